@@ -55,18 +55,30 @@ def folded_by_cause(
 
 
 def _key(report: Report) -> tuple[str, ...]:
-    target, error = report.target.name, report.error
-    if report.verdict == FAILED:
-        if error is None:
-            return (target,)
-        # What is the same but for its numbers is the same.
-        words = re.sub(r"\d+", "0", error.words or error.message)
-        return target, error.kind, str(error.file), str(error.line), words
-    if not report.causes:
-        return target, _first_wrong(report)
-    first = report.causes[0]
-    where = (first.where[0].file, str(first.where[0].line)) if first.where else ()
-    return target, first.fault, *where
+    """What failures of one cause have in common."""
+    error = report.error
+    if report.verdict != FAILED or error is None:
+        return report.target.name, report.verdict, _cause(report)
+    # What is the same but for its numbers is the same.
+    words = re.sub(r"\d+", "0", error.words or error.message)
+    return report.target.name, error.kind, str(error.file), str(error.line), words
+
+
+def _cause(report: Report) -> str:
+    """The fault with its line; else what is first wrong, or what the target's code raised, with its line."""
+    error = report.error
+    if report.causes:
+        named = report.causes[0]
+        where = named.where[0] if named.where else None
+        at = f" at {os.path.basename(where.file)}:{where.line}" if where else ""
+        return f"{named.fault}{at}"
+    if report.verdict != FAILED:
+        return f"{_first_wrong(report)}, no cause named"
+    if error is None:
+        return FAILED
+    raised = re.search(r" raised (\w+)", error.message)
+    place = error.details[0].partition(" in ")[0] if error.details else ""
+    return f"{raised[1]} at {place}" if raised and place else error.kind
 
 
 def _first_wrong(report: Report) -> str:
@@ -81,24 +93,11 @@ def _first_wrong(report: Report) -> str:
 
 
 def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
-    first, summary, error = reports[0], "", reports[0].error
-    if first.causes:
-        named, where = first.causes[0], first.causes[0].where
-        at = f" at {os.path.basename(where[0].file)}:{where[0].line}" if where else ""
-        summary, cause = named.summary, f"{named.fault}{at}"
-    elif first.verdict != FAILED:
-        cause = f"{_first_wrong(first)}, no cause named"
-    elif error is not None:
-        # What the target's code raised, with its line; else what kind of failure it is.
-        raised = re.search(r" raised (\w+)", error.message)
-        at = error.details[0].partition(" in ")[0] if error.details else ""
-        cause = f"{raised[1]} at {at}" if raised and at else error.kind
-    else:
-        cause = FAILED
+    first = reports[0]
     return FailureGroup(
         verdict=first.verdict,
-        cause=cause,
-        summary=summary,
+        cause=_cause(first),
+        summary=first.causes[0].summary if first.causes else "",
         titles=tuple(report.title for report in reports),
         numbers=tuple(report.number for report in reports),
         common=cases.apart(reports),
