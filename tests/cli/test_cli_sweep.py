@@ -38,14 +38,7 @@ def test_options_given_several_times_make_every_combination_and_what_none_can_ha
 
 
 def test_a_sweep_takes_one_screen(folder):
-    (folder / "edge.py").write_text(
-        "from soft import backward as right\n"
-        "def backward(q, k, v, do, *, scale, causal=False):\n"
-        "    results = right(q, k, v, do, scale=scale, causal=causal)\n"
-        "    if q.shape[2] > 8 and causal:\n"
-        "        results['dQ'][:, :, 8:] *= 1.5\n"
-        "    return results\n"
-    )
+    (folder / "edge.py").write_text(EDGE.replace("16", "8"))
     words = "--causal --no-causal --seqlen 9 --seqlen 12 --seqlen 20 --seqlen 21 --seqlen 22 --seqlen 23 --heads 2"
     screen = {"COLUMNS": "80", "GRADPROBE_DETAILS": "0"}
     ran = run(f"sweep edge.py:backward {TINY} {words} --workers 1", **screen)
