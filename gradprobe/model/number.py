@@ -81,7 +81,7 @@ def listed(names: Sequence[str]) -> str:
 
 def ratio(value: float) -> str:
     """A multiple of the budget in at most five characters."""
-    if value != value or value == float("inf"):
+    if math.isnan(value) or value == math.inf:  # a Number that is NaN equals itself
         return "inf"
     if value < 9.995:
         return f"{value:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
@@ -90,7 +91,7 @@ class HeadTable:
     def cell(self, states: _States, alike: _Alike, column: Sequence[int]) -> tuple[str, float]:
         """The worst status of a row in some heads, and its worst error."""
         ratios = [part.ratio for one in alike for at in column for part in self._of_head(one, at)]
-        worst = max(ratios, key=lambda by: (by != by, by))  # NaN is worse than any
+        worst = max(ratios, key=lambda by: (math.isnan(by), by))  # NaN is worse than any
         return _worst({states[at] for at in column}), worst
 
     def title(self, column: Sequence[int]) -> str:

@@ -156,7 +156,3 @@ def test_what_changed_alike_is_one_line_that_fits_the_terminal():
         ' worse verdict in contiguous, distinct, "contiguous, dO doubled": match -> mismatch'
         ' worse dS in contiguous, distinct, "contiguous, dO doubled": right -> wrong in heads 1, 3'
     )
-
-
-def status(at, wrong):
-    return "mismatch" if at in wrong else "match"

@@ -202,6 +202,24 @@ def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours()
     assert "  P dP                               0.25×      ✗51×" in lines
 
 
+def test_a_cell_shows_the_worst_of_its_heads_and_nan_is_worse_than_any():
+    report = failing({"dP": "ww"})
+    (run,) = report.runs
+    nan = float("nan")
+    for worst, shown in (
+        ((51.0, 900.0), "✗900×"),
+        ((nan, 51.0), "✗inf×"),
+        ((51.0, nan), "✗inf×"),
+    ):
+        heads = tuple(
+            structs.replace(one, max_budget_ratio=Number(ratio))
+            for one, ratio in zip(run.intermediates[0].heads, worst, strict=True)
+        )
+        entries = (structs.replace(run.intermediates[0], heads=heads),)
+        wrong = structs.replace(report, runs=(structs.replace(run, intermediates=entries),))
+        assert any(line.endswith(f" {shown}") for line in screen(wrong))
+
+
 def match(**more):
     layouts = ("contiguous", "distinct")
     right = [
