@@ -1,11 +1,17 @@
 """A q or k that is scaled and then rounded: proven by the numbers that come of it, told, and no excuse for more."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from gradprobe.inputs.draw import draw
 from gradprobe.numerics.closeup import close_up
+from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.declared_precision import precision_of
+from gradprobe.numerics.evidence import MeasuredRun
+from gradprobe.runtime.run import read_trace
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe
 
@@ -120,6 +126,25 @@ def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand(
         view = close_up(report.case, "contiguous", measured, name, None)
         assert view.mismatched == 0
         assert all(cell is None or cell <= 1 for line in view.map for cell in line)
+
+
+def test_a_close_up_of_another_head_shows_its_first_wrong_row_and_allows_what_the_comparison_did():
+    """More is allowed where dQ's sum proved to be kept in 16 bits."""
+    case = case_of("softmax", batch=1, heads=2, seqlen=40, head_dim=16)
+    values = draw(case)
+    dq = softmax(**values)["dQ"]
+    dq[:, 0, 2:] *= 1.5
+    dq[:, 1, 5:] *= 1.5
+    trace = read_trace({"dQ": dq}, case, "emulated")
+    x = attention_of(case, values)
+    strict = compare(case, x, trace, precision_of("float32", "ieee"))
+    wide = replace(strict, bounds={**strict.bounds, "dQ": strict.expected["dQ"].abs() + 1.0})
+    first, none = (
+        close_up(case, "contiguous", MeasuredRun(lambda: x, trace, found, None), "dQ", (0, 1))
+        for found in (strict, wide)
+    )
+    assert (first.head, first.element.row) == (1, 5)
+    assert none.mismatched == 0 < first.mismatched
 
 
 def off_by_two_per_cent(ds):
