@@ -85,7 +85,6 @@ class Case:
     mask: str | None = None
     """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
     mask_axes: str = "bhmn"
-    """As `bias_axes`; a padding mask has b and n."""
     mask_rank: int = 4
     sinks: bool = False
     dropout: float = 0.0
@@ -109,10 +108,8 @@ class Case:
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
     strict: bool = False
-    """Whether a kernel that is coarser than its contract is a mismatch."""
     inplace: tuple[str, ...] = ()
     recover: bool = True
-    """Whether intermediates that a target does not expose are recovered from its gradients."""
     inputs: str | None = None
     shapes: str = PLAIN
     """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
@@ -125,9 +122,7 @@ class Case:
     as_cuda: bool = False
     """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
     arch: str | None = None
-    """The architecture of the GPU that answers there, one of ARCHITECTURES; None for the default."""
     untested: bool = False
-    """Whether versions may be others than those that gradprobe is tested with."""
     window_as: str | None = None
     """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
     mask_as: str = BOOLEAN
@@ -206,7 +201,6 @@ def fewer_heads(heads: int, kv_heads: int, most: int) -> tuple[int, int]:
 
 
 def flag_of(option: str) -> str:
-    """An option as it is typed: --seqlen-q of seqlen_q."""
     return "--" + option.replace("_", "-")
 
 

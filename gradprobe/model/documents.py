@@ -41,9 +41,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     titles: tuple[str, ...]
     """Of its checks, the simplest first."""
     numbers: tuple[int, ...]
-    """Their places among the checks."""
     common: tuple[str, ...] = ()
-    """What they have in common, and what matches does not; sentences."""
     shrunk: Report | None = None
     """The smallest case that was found to fail in the same way as the simplest."""
 
@@ -64,7 +62,6 @@ class Coverage(Struct, frozen=True, kw_only=True):
     wrong_alone: tuple[str, ...] = ()
     """The cases with one property that are wrong, so that it stands in no other case."""
     wrong_together: tuple[str, ...] = ()
-    """The simplest cases of combinations that are wrong, likewise."""
 
 
 class RefusedCase(Struct, frozen=True):
@@ -82,7 +79,6 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
     planned: int | None = None
     """How many there are to be that count; None for one check that is made alone."""
     not_taken: tuple[RefusedCase, ...] | None = None
-    """What the target does not take, where that is no error."""
     origin: Origin | None = None
     """As in each of them; there may be none."""
     groups: tuple[FailureGroup, ...] = ()
@@ -153,7 +149,6 @@ def _listed(value: Any) -> Any:
 
 
 def dump(report: Report) -> str:
-    """The report as JSON."""
     return text_of(document_of(report))
 
 

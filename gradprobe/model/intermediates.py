@@ -20,7 +20,6 @@ class Step:
     w distance, 1 broadcast."""
     formula: str
     parents: tuple[str, ...]
-    """The intermediates and inputs that the formula reads."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class Product:
     is_transposed: bool = False
     """Whether it sums over rows, and not over keys."""
     is_scaled: bool = field(default=False, compare=False)
-    """Whether the result is the scale times it."""
 
     @property
     def formula(self) -> str:
@@ -79,7 +77,6 @@ class Subexpression:
     """The intermediates of which one at least is wrong by itself where this is."""
     parents: tuple[str, ...] = ()
     operands: tuple[tuple[str, ...], ...] = ()
-    """What one operation of a kernel makes it of, in each way that there is."""
     constants: str = ""
     stands_for: str = ""
     kernels: str = ""
@@ -226,7 +223,6 @@ def entered_by(form: str) -> tuple[str, ...]:
 
 
 def parents_of(form: str, family: str) -> tuple[str, ...]:
-    """The intermediates that a form is made of at once."""
     row = lookup(form)
     step = row.step(family) if row is not None else None
     at_once = filter(lookup, step.parents) if step is not None else ()

@@ -23,7 +23,6 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def seen_in(name: str, kernel: str | None) -> str:
-    """An intermediate, with the kernel that it was seen in."""
     return f"{name} in {kernel}" if kernel else name
 
 
@@ -65,13 +64,11 @@ class Element(Struct, frozen=True, kw_only=True):
     expected: Number | None
     budget: Number | None
     masked: bool | None = None
-    """Whether a mask covers it; None where that has no meaning."""
     window: Window | None = None
     kernel: str | None = None
     shard: int | None = None
     """Of a sharded target: the rank that holds it, in whose shard rows and tiles are counted."""
     rank: int | None = None
-    """The rank that made it wrong, where that was shown."""
     step: int | None = None
     largest: Number | None = None
     inseparable: tuple[str, ...] = ()
@@ -118,7 +115,6 @@ class Head(Struct, frozen=True, kw_only=True):
     batch: int | None
     head: int
     status: str
-    """match, mismatch or inherited."""
     mismatched: int = 0
     max_budget_ratio: Number | None = None
     rows: Ranges = ()
@@ -151,7 +147,6 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     max_abs_err: Number | None = None
     max_budget_ratio: Number | None = None
     length: int | None = None
-    """Of a head: query rows, keys (dK, dV) or distances (dBias)."""
     shown: Ranges = ()
     """Of a recovered one, the rows of each head that were shown; empty where all were."""
     heads: tuple[Head, ...] = ()
@@ -185,7 +180,6 @@ class Difference(Struct, frozen=True, kw_only=True):
     total: int
     differing: int = 0
     beyond: int = 0
-    """How many differ by more than one of the two may err."""
     max_budget_ratio: Number | None = None
     heads: tuple[int, ...] = ()
     first: Element | None = None
@@ -224,7 +218,6 @@ class Error(Struct, frozen=True, kw_only=True):
     """Lines that tell more: the code that raised it, its variables, and what called it."""
     way_out: str = ""
     file: str | None = None
-    """Where it was when its process died, where that is known."""
     line: int | None = None
     function: str | None = None
     code: str | None = None
@@ -232,9 +225,7 @@ class Error(Struct, frozen=True, kw_only=True):
     """What became of the process."""
     stderr_tail: str = ""
     stack: str = ""
-    """Where it was raised: of a crash, and of what else is raised where --traceback asks for it."""
     memory: tuple[MemoryFinding, ...] = ()
-    """What the interpreter's watch sees the kernels do there."""
 
     def trace(self, is_asked_for: bool) -> list[str]:
         """The lines of the stack, where they are asked for or nothing else says where it was."""
@@ -245,14 +236,12 @@ class Counts(Struct, frozen=True):
     """What was compared."""
 
     heads: int = 0
-    """(batch, head) pairs."""
     rows: int = 0
     elements: int = 0
     intermediates: int = 0
 
 
 def add_counts(counts: Iterable[Counts]) -> Counts:
-    """Counts of several runs together."""
     sums = (sum(numbers) for numbers in zip(*map(msgspec.structs.astuple, counts), strict=True))
     return Counts(*sums)
 
@@ -270,7 +259,6 @@ class SurveyedLayout(Struct, frozen=True, kw_only=True):
     """The tensor that does not lie contiguous, "all", or "" of a program."""
     layout: str = ""
     thorough: bool = True
-    """Whether it was run twice, with either fill of the guard bands."""
     hazard: str = ""
     """What it takes to be wrong there, where without it the same is right."""
 
@@ -293,17 +281,13 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
     """Elements of which two runs gave different bits."""
     total: int = 0
     heads: tuple[tuple[int | None, int], ...] = ()
-    """(batch, head) of those elements."""
     tiles: Ranges = ()
-    """Where they lie along its rows; empty where it has no rows."""
     block: int = 0
     spread: Number | None = None
     """The largest difference as a multiple of what is allowed; None where that is not known of each element."""
     atomics: tuple[Line, ...] = ()
-    """What adds into it in no fixed order."""
     wrong_in: int = 0
     wrong_heads: tuple[tuple[int | None, int], ...] = ()
-    """(batch, head) of those that are wrong in as many."""
     wrong_spread: Number | None = None
     """The spread in these heads: 0 where they are wrong by the same numbers each time."""
 
@@ -341,7 +325,6 @@ class Run(Struct, frozen=True, kw_only=True):
     coarser: tuple[str, ...] = ()
     memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
-    """What a look into a black box showed."""
     intermediates: tuple[Intermediate, ...] = ()
     """In dataflow order; what was seen in kernels before the gradients, kernel by kernel."""
     first_mismatch: Element | None = None
@@ -350,14 +333,11 @@ class Run(Struct, frozen=True, kw_only=True):
     repeats: int = 0
     """How many runs of the same values, or in other orders of threads, were compared bit by bit; 0 of a single one."""
     repeated: tuple[RepeatedResult, ...] = ()
-    """What these showed of what is not right and the same in all of them."""
     error: Error | str | None = None
     """What kept it from its end; words alone in a survey of layouts."""
     severity: str | None = None
     how: str | None = None
-    """Of a survey's match: BITS or BUDGET."""
     copied: tuple[str, ...] = ()
-    """The tensors of which a survey's kernels were given copies."""
     tried: SurveyedLayout | None = None
     laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay; of a survey's, those that did not lie contiguous."""
@@ -422,7 +402,6 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     total: int
     shape: tuple[int, int]
     tile: tuple[int, int]
-    """Rows and columns of one cell of the map."""
     map: Annotated[tuple[_MapLine, ...], Meta(min_length=1)]
     """The worst multiple of the budget in each cell; None where every entry is masked."""
     lines: tuple[int, ...] = ()
@@ -430,7 +409,6 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     rows: tuple[CloseUpRow, ...]
     """The wrong rows; where none is wrong, the worst one."""
     element: Element
-    """The first wrong one, or the worst where none is wrong."""
 
     def __post_init__(self) -> None:
         for line in self.map:

@@ -31,7 +31,6 @@ class WarningNote:
     about: str
     """The tensors, or the case of the battery; the same whenever the same is told."""
     words: str
-    """One sentence."""
     layouts: tuple[str, ...]
     file: str = ""
     line: int | None = None
@@ -50,16 +49,13 @@ class MemoryFinding:
     line: int | None = None
     code: str = ""
     severity: str = ERROR
-    """WARNING of what is shown and changes no verdict."""
     access: Annotated[str, Meta(pattern=f"^({'|'.join(ACCESSES)})$")] = ""
     lanes: int = 0
     """How many elements were accessed so; 0 where nobody counted."""
     place: tuple[int | None, ...] = (None,) * 4
     """Batch, head, row and column of the first element, where it has one."""
     actual: str = "-"
-    """What came there."""
     expected: str = "-"
-    """What was due."""
     wraps: bool = False
     """Whether the offset of an element of the tensor leads there when it is cut to 32 bits."""
     in_block: bool = False
@@ -109,7 +105,6 @@ class Group:
     """What one kernel did to one tensor in one way."""
 
     layouts: tuple[str, ...]
-    """Those of the runs in which it did."""
     memory: tuple[MemoryFinding, ...]
     """One of each line, the one of most lanes."""
 

@@ -42,7 +42,6 @@ class CauseLine(Struct, frozen=True):
     file: str
     line: Annotated[int, Meta(ge=0, le=1 << 31)]
     code: str
-    """The line, stripped."""
     column: _Characters | None = None
     """Of what is wrong in the stripped line, from 0."""
     length: int = 0
@@ -55,7 +54,6 @@ class CauseLine(Struct, frozen=True):
     function: str = ""
     """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
     instead: str = ""
-    """What belongs in the place of what is wrong, as text; "" where that is not known."""
 
     @property
     def place(self) -> str:
@@ -76,7 +74,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     """An edit of the target's source that was run; or that none of those which were run helps."""
 
     matches: bool
-    """Whether everything matches with it: every layout of the check, and a fresh draw."""
     words: str
     file: str = ""
     diff: str = ""
@@ -90,7 +87,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
     """What else of the edited functions no case comes to that the target takes: "is_causal = False"."""
     others: tuple[str, ...] = ()
-    """Other edits with which everything matches, none of them smaller, each in a line."""
     tried: int = 0
     seconds: float = 0.0
 
@@ -124,7 +120,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
     fault: str
-    """What it says, for scripts: "stride/do-head"."""
     fault_class: str
     summary: str
     explained: float
@@ -133,7 +128,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     evidence: tuple[str, ...] = ()
     where: tuple[CauseLine, ...] = ()
     fix: str = ""
-    """The edit, in words; "" where none is known."""
     also: bool = False
     """Whether it stands beside the one before it, and not in its place: two faults at once."""
     edit: TriedEdit | None = None
@@ -187,7 +181,6 @@ class CompileError(Struct, frozen=True, kw_only=True):
     file: str
     line: int
     code: str = ""
-    """The line, stripped."""
     words: str
     way_out: str = ""
     arch: str = ""
@@ -288,7 +281,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Of one of several checks."""
     number: int = 0
     chosen: str = ""
-    """Why it is of this target, where nobody named one: "the built-in lazy kernel, since no target was given"."""
     verdict: str
     severity: str | None = None
     """WARNING of a check that fails, which is shown and does not count."""
@@ -299,19 +291,16 @@ class Report(Struct, frozen=True, kw_only=True):
     where its process died."""
     case: Case | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The words of a case that nobody got as far as making."""
     error: Error | None = None
     runs: tuple[Run, ...] = ()
     first_mismatch: Element | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
     listings: tuple[Listing, ...] = ()
     known: tuple[str, ...] = ()
-    """Sentences about what no named diagnosis explains."""
     sought: bool = True
     compile_errors: tuple[CompileError, ...] = ()
     coarser: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is 0 by design, and what this case cannot show."""
     target_warnings: tuple[str, ...] = ()
     """What the target warned of by Python's warnings, each once: "attention.py:12: UserWarning: ..."."""
     hints: tuple[str, ...] = ()
@@ -319,7 +308,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Where the case that was asked for matches and this one is a small second case of it: what it uses besides,
     "a tenth head: --batch 1 --heads 10"."""
     not_checked: tuple[str, ...] = ()
-    """What the target may take and no case used: "grouped heads (--kv-heads)"."""
     undeclared: tuple[str, ...] = ()
     """What came out wrong in a small second case, and nothing says that the target takes it."""
     compared: Counts = Counts()
@@ -404,6 +392,5 @@ def error_of(failure: Failure) -> Error:
 
 
 def failed_report(failure: Failure, reproduce: str, target: str | None = None) -> Report:
-    """What stands in a report's place where there was none to make."""
     checked = CheckedTarget(name=target or "")
     return Report(verdict=FAILED, target=checked, error=error_of(failure), reproduce=reproduce)
