@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from msgspec import structs
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.outcome import code_of
-from ..inputs import history as last
+from ..commands.suite.checking import Setting
+from ..commands.suite.outcome import code_of, code_of_report
+from ..inputs.history import CheckRequest
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..model.report import Report, SurveySummary, failed_report
+from ..model.report import Report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
 from . import shared_options as shared
-from .error_output import failures_told, print_settings, report_error
+from .checks import say
+from .error_output import failures_told, print_settings
 from .report_forms import Forms, with_forms
-
-if TYPE_CHECKING:
-    from ..commands.strides.survey import Survey
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -56,107 +54,81 @@ def strides(
     """
     request = shared.request_of(target, family, options)
     words = {"fast": fast or None, "timeout": timeout}
-    with failures_told(
-        forms, replace(request, target=target or "").command("strides", **words), show_traceback
-    ):
+    repro_command = replace(request, target=target or "").command("strides", **words)
+    with failures_told(forms, repro_command, show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         shared.settle_default(target, effective)
         targets = shared.targets_of(target, effective.top.targets)
+        counted = [] if target else [plural(len(effective.top.targets), "target")]
         # A project's own layouts are for check: here all are tried.
-        told = dict.fromkeys(_LAYOUTS) | options
-        print_settings(
-            effective.line(
-                told, timeout, [] if target else [plural(len(effective.top.targets), "target")]
-            )
-        )
-        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        print_settings(effective.line(dict.fromkeys(_LAYOUTS) | options, timeout, counted))
         planned = len(targets) if len(targets) > 1 else None
-        if code := forms.write_so_far(Reports(reports=(), planned=len(targets))):
+        so_far = Reports(reports=(), planned=planned)
+        if code := forms.write_so_far(structs.replace(so_far, planned=len(targets))):
             raise typer.Exit(code)
-        how = {"fast": fast, "timeout": effective.timeout(timeout), "fix_budget": budget}
-        found, codes = list[Report](), list[int]()
+        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        workers = min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True))
+        limit = effective.timeout(timeout)
+        how = Setting(show_traceback, workers, timeout=limit, fix_budget=budget)
         for word in targets:
             asked = effective.over(replace(request, target=word))
-            report, code = _surveyed(
-                asked,
-                words,
-                how,
-                forms,
-                Reports(reports=tuple(found), planned=planned),
-                show_traceback,
-            )
-            found.append(report)
-            codes.append(code)
+            report = _surveyed(asked, words, how, forms, so_far)
+            say(report, show_traceback)
             forms.show(report)
-        raise typer.Exit(
-            forms.write(Reports(reports=tuple(found), planned=planned), code_of(codes))
-        )
+            so_far = structs.replace(so_far, reports=(*so_far.reports, report))
+        code = code_of([code_of_report(report) for report in so_far.reports])
+        raise typer.Exit(forms.write(so_far, code))
 
 
 def _surveyed(
-    asked: last.CheckRequest,
-    words: Mapping[str, Any],
-    how: Mapping[str, Any],
-    forms: Forms,
-    before: Reports,
-    stack: bool,
-) -> tuple[Report, int]:
-    """A target tried in every layout, what is known so far in every file after each; and its exit code.
-
-    Where it cannot be surveyed, its failure is the report, and stands on stderr.
+    asked: CheckRequest, words: Mapping[str, Any], how: Setting, forms: Forms, before: Reports
+) -> Report:
+    """A target tried in every layout, what is known so far in every file after each.
 
     Args:
         words: the options of the command itself, for the line that repeats it.
-        before: the reports of the targets before it.
-        stack: whether it is shown where a failure was raised.
     """
     from ..commands.strides.survey import survey
 
     options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
-    repro_command = replace(asked, options=options).command("strides", **words)
-    # The small lengths where none are given.
     given = _LENGTHS & options.keys()
     small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
-    latest: Survey | None = None
-
-    def so_far(survey: Survey) -> None:
-        nonlocal latest
-        latest, done, of = survey, len(survey.results), len(survey.plan.trials)
-        tick(f"{asked.target}, layout {done} of {of}", done / of)
-        forms.write_so_far(structs.replace(before, reports=(*before.reports, survey.report)))
-
-    try:
-        with Progress() as tick:
-            tick("importing torch and the target", None)
-            try:
-                found = survey(
-                    replace(asked, options=small | options),
-                    repro_command,
-                    given=frozenset(options),
-                    workers=min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True)),
-                    told=so_far,
-                    echo=sys.stderr.write,
-                    **how,
-                )
-            except KeyboardInterrupt:
-                tick.over(lambda: _show_stopped(latest, forms))
-                raise
-    except Exception as error:
-        failure = report_error(error, stack)
-        failed = failed_report(failure, repro_command, asked.target)
-        return structs.replace(failed, strides=SurveySummary()), failure.exit_code
-    return found.report, found.exit_code
+    repro_command = replace(asked, options=options).command("strides", **words)
+    request = replace(asked, options=small | options)
+    report: Report | None = None
+    with Progress() as tick:
+        tick("importing torch and the target", None)
+        try:
+            for report in survey(
+                request,
+                repro_command,
+                given=frozenset(options),
+                fast=bool(words["fast"]),
+                setting=how,
+            ):
+                done, of = len(report.runs), _planned(report)
+                tick(f"{asked.target}, layout {done} of {of}", done / max(1, of))
+                forms.write_so_far(structs.replace(before, reports=(*before.reports, report)))
+        except KeyboardInterrupt:
+            tick.over(lambda: _show_stopped(report, forms))
+            raise
+    assert report is not None
+    return report
 
 
-def _show_stopped(latest: Survey | None, forms: Forms) -> None:
-    done, total = (len(latest.results), len(latest.plan.trials)) if latest else (0, 0)
+def _planned(report: Report) -> int:
+    return report.strides.layouts if report.strides else 0
+
+
+def _show_stopped(latest: Report | None, forms: Forms) -> None:
+    done, of = (len(latest.runs), _planned(latest)) if latest else (0, 0)
     if latest and not forms.on_stdout:
-        write_stdout(f"INTERRUPTED  {done} of {total} layouts were tried; of these:\n")
-        forms.show(latest.report)
-    print_failure(interrupted(done, total, "layouts"))
+        write_stdout(f"INTERRUPTED  {done} of {of} layouts were tried; of these:\n")
+        forms.show(latest)
+    print_failure(interrupted(done, of, "layouts"))
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.shrink.case_worker import Attempts
-from gradprobe.commands.strides.trials import BenchSetup, FailedTrial
-from gradprobe.commands.strides.worker import Trials
+from gradprobe.commands.strides.survey import survey
+from gradprobe.commands.suite.checking import Setting
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.allowance import Allowance
 from tests.sampling import sampled
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 16, "head_dim": 8}
@@ -23,10 +22,9 @@ def target(tmp_path):
 
 def of_survey(target, count):
     request = CheckRequest(target, None, None, OPTIONS)
-    trials = Trials(BenchSetup(request, "again", True, frozenset()))
-    diagnoses, known = trials(FailedTrial("do=blhd", Allowance(count)))
-    assert known == ()
-    return diagnoses
+    setting, given = Setting(fix_budget=count), frozenset(OPTIONS)
+    *_, report = survey(request, "again", given=given, fast=True, setting=setting)
+    return report.diagnoses
 
 
 def of_small_case(target, count):

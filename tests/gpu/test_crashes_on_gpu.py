@@ -1,12 +1,13 @@
 """What costs a GPU its process costs one layout, or one case: an illegal access, a misaligned one, an assertion."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from gradprobe.commands.strides.survey import survey
+from gradprobe.commands.suite.checking import Setting
+from gradprobe.commands.suite.outcome import code_of_report
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
 from gradprobe.render.screen import rendered
@@ -30,16 +31,12 @@ extern "C" __global__ void stop(float* x, long long at) { asm("trap;"); }
 
 def surveyed(word, *, fast):
     request = CheckRequest(word, None, None, OPTIONS)
-    how = {"given": frozenset(OPTIONS), "fast": fast, "timeout": 200}
-    found = survey(request, "again", **how, told=lambda found: None, echo=sys.stderr.write)
-    print(
-        "\n".join(
-            line.plain
-            for line in rendered(found.report, Terminal(100, None, utf8=True, details=True))
-        )
-    )
+    given, setting = frozenset(OPTIONS), Setting(timeout=200)
+    *_, report = survey(request, "again", given=given, fast=fast, setting=setting)
+    look = Terminal(100, None, utf8=True, details=True)
+    print("\n".join(line.plain for line in rendered(report, look)))
     # Those that are warnings too.
-    return found, {one.trial.title: one for one in found.results if one.verdict == "error"}
+    return report, {run.layout: run for run in report.runs if run.verdict == "error"}
 
 
 class Losing:
@@ -90,28 +87,28 @@ def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_l
 def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_interpreter_names_the_line(
     tmp_path,
 ):
-    found, crashed = surveyed(write(tmp_path, "narrow"), fast=False)
+    report, crashed = surveyed(write(tmp_path, "narrow"), fast=False)
     # Where another tensor happens to lie there, the wrapped offset reads that.
-    wrong = {result.trial.title for result in found.results if result.verdict == "mismatch"}
+    wrong = {run.layout for run in report.runs if run.verdict == "mismatch"}
     assert "do=huge" in crashed
     assert {*crashed, *wrong} <= {"do=huge", "huge"}
-    for result in crashed.values():
-        assert ILLEGAL in result.words
-        (stray,) = result.memory
+    for run in crashed.values():
+        assert ILLEGAL in run.error
+        (stray,) = run.memory
         assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
-    right = len(found.having("match")) + len(found.having("skipped"))
-    assert right == len(found.results) - len({*crashed, *wrong})
-    assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
-    assert (found.verdict, found.exit_code) == ("match", 0)
+    right = [run for run in report.runs if run.verdict in ("match", "skipped")]
+    assert len(right) == len(report.runs) - len({*crashed, *wrong})
+    assert [warned.kind for warned in report.warnings] == ["huge"]
+    assert (report.verdict, code_of_report(report)) == ("match", 0)
 
 
 def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the_interpreter_names_the_line(
     tmp_path,
 ):
-    found, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
+    report, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
     assert set(crashed) == {"offset"}
-    assert MISALIGNED in crashed["offset"].words
+    assert MISALIGNED in crashed["offset"].error
     (stray,) = crashed["offset"].memory
     assert (stray.kind, stray.tensor, stray.kernel) == (
         "misaligned",
@@ -119,7 +116,7 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
         "copy_by_pairs_kernel",
     )
     assert stray.code.startswith("x = tl.load(from_row[:, None]")
-    assert {result.verdict for result in found.results} == {"match", "error", "skipped"}
+    assert {run.verdict for run in report.runs} == {"match", "error", "skipped"}
 
 
 @pytest.mark.parametrize(

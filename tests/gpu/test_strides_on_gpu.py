@@ -2,13 +2,10 @@
 
 import pytest
 
-from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.survey import survey
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import BenchSetup, bench_of
+from gradprobe.commands.suite.checking import Setting
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
-from gradprobe.processes import run_each
+from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 
 pytestmark = pytest.mark.gpu
@@ -19,24 +16,33 @@ ROWS, NARROW = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * str
 
 def tried(word, fast=False, chosen=lambda trial: True, **options):
     """The results of the chosen trials of a target, by title."""
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS | options)))
-    trials = (FIRST, *trials_of(bench.shapes(), (), fast=fast))
-    return {trial.title: bench.tried(trial) for trial in trials if chosen(trial)}
+    bench = bench_for(word, **OPTIONS | options)
+    trials = trials_for(bench, fast=fast).values()
+    return {trial.title: bench.run(trial) for trial in trials if chosen(trial)}
 
 
-def surveyed(request):
-    given = frozenset(request.options)
-    return survey(
-        request, "again", given=given, fast=True, timeout=120, told=lambda found: None, echo=lambda text: None
-    )  # fmt: skip
+def surveyed(request, fast=True):
+    given, setting = frozenset(request.options), Setting(timeout=120)
+    *_, report = survey(request, "again", given=given, fast=fast, setting=setting)
+    return report
+
+
+def titles(report, verdict):
+    return {
+        run.layout
+        for run in report.runs
+        if (run.verdict, run.severity) in ((verdict, None), (verdict, "error"))
+    }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
-    found = tried(word, chosen=lambda trial: trial.layout != "huge", dtype=dtype)
+    found = tried(
+        word, chosen=lambda trial: trial.layout != "huge" and trial.kind != "program", dtype=dtype
+    )
     wrong = {title: one for title, one in found.items() if one.verdict != "match"}
-    assert {title: one.words or one.run.first_mismatch for title, one in wrong.items()} == {}
+    assert {title: one.error or one.first_mismatch for title, one in wrong.items()} == {}
     # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
     others = [title for title, result in found.items() if result.how != "same bits"]
     record_property("other bits", others)
@@ -49,26 +55,23 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
 def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
     word, dtype, record_property
 ):
-    found = surveyed(CheckRequest(word, None, None, OPTIONS | {"dtype": dtype}))
-    verdicts = [
-        (one.trial.title, one.how or f"{one.verdict}: {one.words}") for one in found.results
-    ]
+    report = surveyed(CheckRequest(word, None, None, OPTIONS | {"dtype": dtype}))
+    verdicts = [(run.layout, run.how or f"{run.verdict}: {run.error}") for run in report.runs]
     record_property("verdicts", verdicts)
-    assert [(one.trial.title, one.run.first_mismatch) for one in found.having("mismatch")] == []
-    assert found.results[0].verdict == "match"
+    assert titles(report, "mismatch") == set()
+    assert report.runs[0].verdict == "match"
 
 
 def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
     request = CheckRequest("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
-    found = surveyed(request)
-    wrong = {result.trial.title for result in found.having("mismatch")}
+    report = surveyed(request)
+    wrong = titles(report, "mismatch")
     assert {
         "do=blhd",
         "[B, L, H, D] views, dO contiguous",
         "torch.cat of rows, its backward",
     } <= wrong
-    right = {result.trial.title for result in found.having("match")}
-    assert {"contiguous", "blhd", "packed", "distinct-unit"} <= right
+    assert {"contiguous", "blhd", "packed", "distinct-unit"} <= titles(report, "match")
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash"])
@@ -83,18 +86,14 @@ def test_offsets_beyond_2_to_the_31_into_real_memory_are_right_tensor_by_tensor(
 def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     path = tmp_path / "narrow.py"
     path.write_text(edited((KERNELS / "lazy.py").read_text(), (Edit("load_tile", ROWS, NARROW),)))
-    # In processes of their own: an access that the device refuses leaves a process without one.
     options = OPTIONS | {"dtype": "float16"}
     request = CheckRequest(f"{path}:lazy_intermediates", None, None, options)
-    setup = BenchSetup(request, "again", False, frozenset())
-    (plan,) = run_each("gradprobe.commands.strides.worker:Trials", setup, [0])
-    titles = [trial.title for trial in plan.result.trials]
-    numbers = [titles.index(title) + 1 for title in ("contiguous", "distinct", "q=huge")]
-    ends = run_each("gradprobe.commands.strides.worker:Trials", setup, numbers)
-    verdicts = [ended.result.verdict if ended.result else "error" for ended in ends]
-    assert verdicts[:2] == ["match", "match"]
+    report = surveyed(request, fast=False)
+    runs = {run.layout: run for run in report.runs}
+    assert (runs["contiguous"].verdict, runs["distinct"].verdict) == ("match", "match")
     # The wrapped offset lies before the tensor: numbers from there, or an access that is refused.
-    assert verdicts[2] in ("mismatch", "error")
+    assert runs["q=huge"].verdict in ("mismatch", "error")
+    assert runs["q=huge"].severity == "warning"
 
 
 def test_do_read_with_the_head_stride_of_q_is_right_contiguous_and_wrong_in_distinct(tmp_path):

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import bench_of
+from gradprobe.commands.strides.bench import Bench
 from gradprobe.diagnosis.lines import of_strays
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
@@ -20,6 +19,7 @@ from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
+from tests.commands.strides.benches import trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
@@ -150,9 +150,9 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
         run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct"
     )
     assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")
-    bench = bench_of(resolve_problem(request()))
-    trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
-    assert [bench.tried(trials[title]).verdict for title in ("distinct", "do=blhd")] == [
+    bench = Bench(resolve_problem(request()))
+    trials = trials_for(bench)
+    assert [bench.run(trials[title]).verdict for title in ("distinct", "do=blhd")] == [
         "mismatch",
         "skipped",
     ]

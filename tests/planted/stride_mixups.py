@@ -11,11 +11,7 @@ from functools import cache
 from itertools import permutations
 from pathlib import Path
 
-from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import bench_of
-from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
+from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS
 
 TENSORS = ("q", "k", "v", "o", "do", "dq", "dk", "dv")
@@ -122,11 +118,11 @@ class Mixups:
         start, word = time.perf_counter(), self._file
         if mixup is not None:
             word = f"{mixup.write(Path(self._folder.name))}:{self._file}_intermediates"
-        bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES)))
-        trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
-        first = bench.tried(FIRST)
-        distinct = bench.tried(replace(trials["distinct"], thorough=False))
-        values = distinct.run is not None and (distinct.run.first_mismatch or distinct.run.broken)
+        bench = bench_for(word, **SIZES)
+        trials = trials_for(bench)
+        first = bench.run(trials["contiguous"])
+        distinct = bench.run(replace(trials["distinct"], thorough=False))
+        values = distinct.first_mismatch or distinct.broken
         shown_by = {stray.kind for stray in distinct.memory} | ({"values"} if values else set())
         seconds = time.perf_counter() - start
         return Found(first.verdict, distinct.verdict, tuple(sorted(shown_by)), seconds)

@@ -1,53 +1,45 @@
 """A survey of layouts on the console: every sentence is true of what was tried."""
 
+from dataclasses import replace
+
 import pytest
 
-from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.survey import Survey
-from gradprobe.commands.strides.trials import LayoutTrial, SurveyPlan, TrialResult
-from gradprobe.model.layout_run import ALONE, PROGRAM, Run
+from gradprobe.model.layout_run import Run, SurveyedLayout
 from gradprobe.model.memory_finding import MemoryFinding
-from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.model.report import CheckedTarget, Report, SurveySummary
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
 
-REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
+
+def printed(runs, findings=(), width=100):
+    summary, about = SurveySummary(findings=findings), CheckedTarget(name="mine")
+    report = Report(verdict="match", target=about, runs=tuple(runs), strides=summary)
+    look = Terminal(width, None, utf8=True, details=True)
+    return [line.plain for line in rendered(report, look)]
 
 
-def printed(results, culprits=(), width=100):
-    plan = SurveyPlan(tuple(result.trial for result in results), REPORT)
-    survey = Survey(plan, results, culprits, "again", {"total": 1.0})
-    return [
-        line.plain
-        for line in rendered(survey.report, Terminal(width, None, utf8=True, details=True))
-    ]
-
-
-def result(layout, verdict="match", how="same bits", thorough=True, **more):
-    return TrialResult(
-        LayoutTrial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough),
-        verdict,
-        how,
-        **more,
-    )
+def run_in(layout, verdict="match", thorough=True, kind="one tensor", title="", **more):
+    row = "do" if kind == "one tensor" else ""
+    tried = SurveyedLayout(kind=kind, row=row, layout=layout, thorough=thorough)
+    how = "same bits" if verdict == "match" else None
+    title = title or f"do={layout}"
+    return Run(layout=title, verdict=verdict, how=how, tried=tried, **more)
 
 
 @pytest.mark.parametrize(
     ("thorough", "words"), [(True, "and of large numbers"), (False, ", 1 of them also of large numbers")]
 )  # fmt: skip
 def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
-    lines = printed(tuple(result(f"layout {at}", thorough=at or thorough) for at in (0, 1)))
-    said = f"  tried 2 layouts in 1.0 s, each in guard bands of NaN{words}"
+    lines = printed([run_in(f"layout {at}", thorough=bool(at or thorough)) for at in (0, 1)])
+    said = f"  tried 2 layouts in 0.0 s, each in guard bands of NaN{words}"
     assert said.replace("NaNand", "NaN and") in lines
 
 
 def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
-    runs = [
-        Run(layout=f"do=layout {at}", verdict="skipped", skipped=f"dO has strides ({at}, 1)")
-        for at in range(6)
+    refused = [
+        run_in(f"layout {at}", "skipped", skipped=f"dO has strides ({at}, 1)") for at in range(6)
     ]
-    refused = [result(f"layout {at}", "skipped", "", run=run) for at, run in enumerate(runs)]
-    text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
+    text = " ".join(line.strip() for line in printed([run_in("blhd"), *refused]))
     assert (
         "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)"
         in text
@@ -56,12 +48,9 @@ def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
 
 def test_a_title_with_a_comma_is_quoted_among_others():
     titles = ("packed qkv, dO a view", "out.sum()")
-    failed = tuple(
-        TrialResult(LayoutTrial(title, PROGRAM, ()), "error", words="boom") for title in titles
-    )
-    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed(
-        (result("blhd"), *failed)
-    )
+    failed = [run_in("", "error", kind="program", title=title, error="boom") for title in titles]
+    lines = printed([run_in("blhd"), *failed])
+    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in lines
 
 
 def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
@@ -74,11 +63,10 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
         )
         for name in "qkvo"
     ]
-    results = (
-        TrialResult(FIRST, "mismatch", memory=(unwritten,)),
-        result("huge", "mismatch", "", memory=tuple(far)),
-    )
-    lines = printed(results)
+    runs = [run_in("contiguous", "mismatch", title="contiguous"), run_in("huge", "mismatch")]
+    findings = [replace(unwritten, layout="contiguous")]
+    findings += [replace(one, layout="do=huge") for one in far]
+    lines = printed(runs, tuple(findings))
     said = [line for line in lines if "never written" in line or "loads outside" in line]
     assert said == [
         f"  with contiguous: {unwritten.sentence}",

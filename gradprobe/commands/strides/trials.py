@@ -1,47 +1,47 @@
-"""Trial: one layout that is tried. Which there are for a case: each tensor alone, all at once, what programs make."""
+"""Trials: the layouts of a survey. Each tensor lies otherwise alone, all do at once, and as programs lay them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+
+from msgspec import structs
 
 from ...inputs.guard_bands import LARGE, NAN
 from ...inputs.history import CheckRequest
-from ...inputs.placement import Placement, placements_of
+from ...inputs.placement import ALIGNED, Placement
 from ...inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
-from ...model.allowance import NOTHING, Allowance
-from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
-from ...model.layout_run import ALONE, MISMATCH, PROGRAM, TOGETHER, Run
-from ...model.memory_finding import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
-from ...model.report import Report
+from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, TENSORS, Assigned
+from ...model.layout_run import ALONE, FAILED, MISMATCH, PROGRAM, TOGETHER, Run, SurveyedLayout
+from ...model.memory_finding import ERROR, HUGE, OUTSIDE, VECTOR, WARNING, WarningNote
+from ...model.report import Culprit
+from ..suite.outcome import CheckOutcome
+from ..suite.plan import PlannedCheck
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
-# Of the two runs of a trial.
 BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
-# What is run with either fill even when there is little time: all that is mixed up shows in the first, in the second
-# where a target takes no last stride but 1, and what overflows in the third.
+# Run with either fill even when there is little time: strides that are mixed up show in the first, in the second where
+# a target takes no last stride but 1, and offsets that overflow in the third.
 _THOROUGH = ("distinct", "distinct-unit", HUGE)
-# Of tensors alone, what there is time for then: dO is what programs lay otherwise than all else, and vectors of
-# parameters lie contiguous in all that is tried of several tensors.
+# Elements of one tensor that an offset of 32 bits still reaches.
+_NARROW = 2**31
+# What is tried of one tensor alone then.
 _FAST = {"do": ("blhd", "distinct")} | dict.fromkeys(VECTORS, ("distinct",))
 
 
 @dataclass(frozen=True)
 class LayoutTrial:
-    """One layout."""
-
     title: str
     kind: str
     """ALONE, TOGETHER or PROGRAM."""
-    assigned: tuple[tuple[str, str], ...]
-    """(tensor, layout), later ones before earlier ones."""
+    assigned: Assigned
     row: str = ""
     """The tensor that does not lie contiguous, "all", or "" of a program."""
     layout: str = ""
-    """Its layout."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Where those lie that are assigned `as-saved`."""
     thorough: bool = True
@@ -49,7 +49,6 @@ class LayoutTrial:
 
     @property
     def fills(self) -> tuple[Fill, ...]:
-        """What surrounds the tensors, and what memory without values holds, in each run."""
         return BOTH if self.thorough else BOTH[:1]
 
     @property
@@ -59,41 +58,44 @@ class LayoutTrial:
             return HUGE
         return VECTOR if self.row in VECTORS and self.layout != "offset" else ""
 
-    def scaled(self) -> LayoutTrial:
-        """The same of a trial of `huge`, within 2^31 elements."""
+    def without_hazard(self) -> LayoutTrial:
+        """The same strides within 2^31 elements; the vector contiguous."""
+        if self.layout != HUGE:
+            return FIRST
         assigned = tuple((tensor, SCALED) for tensor, _ in self.assigned)
-        return replace(
-            self, title=self.title.replace(HUGE, SCALED), assigned=assigned, layout=SCALED
+        title = self.title.replace(HUGE, SCALED)
+        return replace(self, title=title, assigned=assigned, layout=SCALED)
+
+    @property
+    def as_told(self) -> SurveyedLayout:
+        """As a report has it."""
+        return SurveyedLayout(
+            kind=self.kind, row=self.row, layout=self.layout, thorough=self.thorough
         )
 
 
-def trials_of(
-    shapes: Mapping[str, tuple[int, ...]], programs: tuple[LayoutTrial, ...], *, fast: bool
-) -> tuple[LayoutTrial, ...]:
-    """What is tried, all at once first: that shows most.
+FIRST = LayoutTrial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+"""What every other is held against."""
+
+
+def trials_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[LayoutTrial, ...]:
+    """All trials of tensors of these shapes: FIRST, then all at once, which shows most.
 
     Args:
-        shapes: of the tensors that the target is given, by name.
-        programs: from `programs_of`.
         fast: hardly any tensor alone, and hardly any trial thorough.
     """
     together = [
-        LayoutTrial(
-            layout,
-            TOGETHER,
-            (("all", layout),),
-            "all",
-            layout,
-            thorough=layout in _THOROUGH or not fast,
-        )
-        for layout in LAYOUTS[1:]
+        LayoutTrial(layout, TOGETHER, (("all", layout),), "all", layout) for layout in LAYOUTS[1:]
     ]
     alone = [
-        LayoutTrial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
-        for name in shapes
-        for layout in _layouts_of(name, shapes[name], fast=fast)
+        LayoutTrial(f"{name}={layout}", ALONE, ((name, layout),), name, layout)
+        for name, shape in shapes.items()
+        for layout in _layouts_of(name, shape, fast=fast)
     ]
-    return (*together, *programs, *alone)
+    trials = (*together, *_programs(shapes), *alone)
+    if fast:
+        trials = tuple(replace(each, thorough=each.title in _THOROUGH) for each in trials)
+    return (FIRST, *trials)
 
 
 def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:
@@ -109,34 +111,14 @@ def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[st
             yield layout
 
 
-def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[LayoutTrial, ...]:
-    """The layouts of programs, of the tensors that the target is given.
-
-    Args:
-        shapes: of those tensors, by name.
-        fast: none of them thorough.
-    """
-    written = [
-        LayoutTrial(
-            title,
-            PROGRAM,
-            tuple((name, layout) for name, layout in assigned if name in shapes),
-            thorough=not fast,
-        )
-        for title, assigned in _written(shapes)
-    ]
-    # Where dO lies when O was one of two parts of torch.cat: as autograd itself hands it back.
-    concatenated = [
-        LayoutTrial(
-            f"torch.cat of {what}, its backward",
-            PROGRAM,
-            (("do", AS_SAVED),),
-            thorough=not fast,
-            placements={"do": _gradient_of_cat(shapes["do"], axis)},
-        )
-        for axis, what in ((1, "heads"), (2, "rows"), (3, "head dims"))
-    ]
-    return (*written, *concatenated)
+def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
+    for title, assigned in _written(shapes):
+        given = tuple((name, layout) for name, layout in assigned if name in shapes)
+        yield LayoutTrial(title, PROGRAM, given)
+    # Where dO lies when O was one of two parts of torch.cat.
+    for axis, what in ((1, "heads"), (2, "rows"), (3, "head dims")):
+        title, places = f"torch.cat of {what}, its backward", {"do": _part(shapes["do"], axis)}
+        yield LayoutTrial(title, PROGRAM, (("do", AS_SAVED),), placements=places)
 
 
 def _written(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Assigned]]:
@@ -153,83 +135,105 @@ def _written(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Assig
         yield "O saved contiguous, dO a [B, L, H, D] view", (("do", "blhd"),)
 
 
-def _gradient_of_cat(shape: tuple[int, ...], axis: int) -> Placement:
-    import torch
-
-    first, second = (torch.zeros(shape, requires_grad=True) for _ in range(2))
-    seen: list[Any] = []
-    kept = second.view_as(second)
-    kept.register_hook(seen.append)
-    whole = torch.cat([first, kept], axis)
-    (
-        whole * torch.zeros_like(whole)
-    ).sum().backward()  # one given as it is would have torch import sympy
-    return placements_of({"do": seen[0]})["do"]
-
-
-NOT_RUN = "error"
+def _part(shape: tuple[int, ...], axis: int) -> Placement:
+    """The second half of a contiguous tensor that is twice as long along an axis."""
+    whole = [2 * size if at == axis else size for at, size in enumerate(shape)]
+    spans = list(accumulate([1, *reversed(whole[1:])], lambda span, size: span * size))[::-1]
+    return Placement(tuple(spans), shape[axis] * spans[axis] % ALIGNED, "do")
 
 
 @dataclass(frozen=True)
-class TrialResult:
-    """The result of one trial, or of the contiguous run with which the others are compared."""
+class PlannedTrial(PlannedCheck):
+    """One layout of a survey."""
 
-    trial: LayoutTrial
-    verdict: str
-    """match, mismatch, skipped or error."""
-    how: str = ""
-    """For a match: BITS (the same as when contiguous) or BUDGET."""
-    words: str = ""
-    """Why it was skipped or could not be run."""
-    memory: tuple[MemoryFinding, ...] = ()
-    copied: tuple[str, ...] = ()
-    """The tensors of which kernels got copies here, but not when all were contiguous."""
-    run: Run | None = None
-    """As in a report; None where there was none."""
-    hazard: str = ""
-    """For a failing trial: its hazard, where the same trial without the hazard is right."""
-    severity: str = ERROR
-    """WARNING for a trial that fails by a hazard and does not count."""
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether it is wrong, or could not be run."""
-        return self.verdict in (MISMATCH, NOT_RUN)
-
-    @property
-    def is_warning(self) -> bool:
-        """Whether it fails, is shown, and does not count."""
-        return self.is_failing and self.severity == WARNING
+    trial: LayoutTrial = FIRST
+    fixed: frozenset[str] = frozenset()
+    """Of the first: the options that the user gave. The others may be replaced by what the target takes."""
 
 
 @dataclass(frozen=True)
-class SurveyPlan:
-    """The trials of a target, and what a report says of it."""
+class FirstOutcome(CheckOutcome):
+    """The contiguous run. Its request has the options with which the target runs."""
 
-    trials: tuple[LayoutTrial, ...]
-    """The contiguous one first."""
-    report: Report
-    """Of the contiguous run alone."""
-    more: str = ""
-    """Options that were found to fit what the target takes, as words of the command line."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the tensors that the target is given, by name."""
+
+
+def planned(request: CheckRequest, trial: LayoutTrial) -> PlannedTrial:
+    words = [f"{tensor}={layout}" for tensor, layout in trial.assigned] or [trial.title]
+    options = {**request.options, "layout": words}
+    return PlannedTrial(trial.title, replace(request, options=options), trial=trial)
+
+
+def is_failing(run: Run) -> bool:
+    """Whether it is wrong, or could not be run."""
+    return run.verdict in (MISMATCH, FAILED)
+
+
+def weighed(
+    run: Run,
+    trial: LayoutTrial,
+    is_right_without: bool,
+    strict: bool,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Run:
+    """A failing run; by its hazard alone it is a warning, unless the case is strict or itself that large."""
+    if not is_right_without:
+        return run
+    is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
+    severity = ERROR if strict or (trial.hazard == HUGE and is_large) else WARNING
+    memory = tuple(replace(finding, severity=severity) for finding in run.memory)
+    tried = structs.replace(trial.as_told, hazard=trial.hazard)
+    return structs.replace(run, tried=tried, severity=severity, memory=memory)
+
+
+# Of culprits.
+WITHIN, OVERFLOW = "contiguous", "overflow"
+ALL_AXES = -1
+
+
+def any_of(names: Sequence[str]) -> str:
+    """ "q", "q or k", "q, k or v"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 @dataclass(frozen=True)
-class FailedTrial:
-    """A trial whose cause is asked for."""
+class Hazard:
+    """What several layouts show that fail by it alone."""
 
-    title: str
-    edits: Allowance = NOTHING
-    """Of the target, that are tried."""
+    severity: str
+    culprit: Culprit
+    warned: WarningNote
 
 
-@dataclass(frozen=True)
-class BenchSetup:
-    """What a bench is made from."""
+def hazards(runs: Collection[Run]) -> list[Hazard]:
+    """The hazards that runs came to: offsets are one, and so is each vector."""
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        if run.tried and run.tried.hazard:
+            kind, row = run.tried.hazard, run.tried.row
+            about = "" if kind == HUGE else row
+            groups.setdefault((kind, about, run.severity or ""), []).append(run)
+    found = list[Hazard]()
+    for (kind, about, severity), those in groups.items():
+        culprit = _overflow(those) if kind == HUGE else _strided(about)
+        tensors = " ".join(name for name, _ in culprit.strides)
+        note = WarningNote(kind, tensors, culprit.words, tuple(run.layout for run in those))
+        found.append(Hazard(severity, culprit, note))
+    return found
 
-    request: CheckRequest
-    repro_command: str
-    """The command line that repeats it."""
-    fast: bool
-    given: frozenset[str]
-    """The options that the user gave. `strides` chooses the others by itself."""
+
+def _overflow(runs: Sequence[Run]) -> Culprit:
+    """The tensors that fail alone; or those outside which an access was seen."""
+    rows = {run.tried.row for run in runs if run.tried} - {"all"}
+    seen = {found.tensor for run in runs for found in run.memory if found.kind == OUTSIDE}
+    names = [name for name in TENSORS if name in (rows or seen)]
+    into = f" into {any_of(names)}" if names else ""
+    words = f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
+    return Culprit(OVERFLOW, tuple((name, ALL_AXES) for name in names), words)
+
+
+def _strided(name: str) -> Culprit:
+    words = f"wrong when {name}.stride(0) != 1: it is taken for contiguous"
+    return Culprit(WITHIN, ((name, 0),), words)

@@ -62,6 +62,8 @@ class Setting:
     """How many cases are tried, of several checks, to make the simplest that fails of each cause smaller."""
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
+    checker: str = FACTORY
+    """The class that makes the checks of a plan."""
 
     def allowance_at(self, seconds: float) -> Allowance:
         """The edits that a check which has run so long may go on to try, in a third of the time that it has left."""
@@ -226,9 +228,9 @@ def _ends(
 ) -> Iterator[TaskResult]:
     """The ends of checks that share a process; `take` is given what is said of each before."""
     if not setting.isolate:
-        return run_here(FACTORY, setting, plans, told=take)
+        return run_here(setting.checker, setting, plans, told=take)
     return run_each(
-        FACTORY,
+        setting.checker,
         setting,
         plans,
         told=take,

@@ -2,26 +2,18 @@
 
 import pytest
 
-from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.culprits import culprits
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import bench_of
-from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
+from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.written import write
 from tests.planted.planting import KERNELS
 from tests.sampling import sampled
 
 
-def bench_for(word, **options):
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, options)))
-    return bench, trials_of(bench.shapes(), (), fast=True)
-
-
 def blamed(word):
-    """The verdict of every fast trial, and the culprits of those that fail."""
-    bench, trials = bench_for(word, seqlen=20, head_dim=8, causal=True)
-    tried = [(trial, bench.tried(trial).verdict) for trial in (FIRST, *trials)]
+    """The verdict of every fast trial but programs, and the culprits of those that fail."""
+    bench = bench_for(word, seqlen=20, head_dim=8, causal=True)
+    trials = [trial for trial in trials_for(bench).values() if trial.kind != "program"]
+    tried = [(trial, bench.run(trial).verdict) for trial in trials]
     failing = [trial for trial, verdict in tried if verdict == "mismatch"]
     right = [one for one, verdict in tried if verdict == "match" and one.layout != "expanded"]
     by_title = {trial.title: verdict for trial, verdict in tried}
@@ -94,8 +86,8 @@ def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
 
 @pytest.mark.parametrize("kv_heads", [1, 3])
 def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(kv_heads):
-    bench, trials = bench_for("sdpa-math", heads=3, kv_heads=kv_heads, seqlen_q=9, seqlen_k=14)
-    assert culprits(bench, [*trials]) == ()
+    bench = bench_for("sdpa-math", heads=3, kv_heads=kv_heads, seqlen_q=9, seqlen_k=14)
+    assert culprits(bench, [trials_for(bench)["distinct"]]) == ()
 
 
 def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
@@ -116,7 +108,6 @@ def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
         source = source.replace(find, replace)
     (tmp_path / "copying.py").write_text(source)
     word = f"{tmp_path / 'copying.py'}:lazy_intermediates"
-    bench, trials = bench_for(word, batch=1, heads=2, seqlen=9, head_dim=16, bias=False)
-    (distinct,) = (trial for trial in trials if trial.title == "distinct-unit")
-    (culprit,) = culprits(bench, [distinct])
+    bench = bench_for(word, batch=1, heads=2, seqlen=9, head_dim=16, bias=False)
+    (culprit,) = culprits(bench, [trials_for(bench)["distinct-unit"]])
     assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"

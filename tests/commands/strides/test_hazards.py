@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.strides import bench as of_bench
-from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.culprits import hazards
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import bench_of
-from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.commands.strides import trials as of_trials
+from gradprobe.commands.strides.trials import hazards
+from gradprobe.commands.suite.outcome import code_of_report
+from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.test_survey import surveyed
 from tests.commands.strides.written import write
 from tests.commands.suite import narrow
@@ -20,10 +17,10 @@ OPTIONS = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 def tried(word, *titles, **options):
     """The verdicts of the named layouts of a target, and how much each failure counts; and the results."""
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS | options)))
-    trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))}
-    results = [bench.tried(replace(trials[title], thorough=False)) for title in titles]
-    return [(one.verdict, one.severity if one.is_failing else None) for one in results], results
+    bench = bench_for(word, **OPTIONS | options)
+    trials = trials_for(bench, fast=False)
+    runs = [bench.run(replace(trials[title], thorough=False)) for title in titles]
+    return [(run.verdict, run.severity) for run in runs], runs
 
 
 MATCH, WARNED, WRONG = ("match", None), ("mismatch", "warning"), ("mismatch", "error")
@@ -43,7 +40,7 @@ def test_what_the_same_strides_show_when_they_are_small_is_an_error_though_no_ot
 ):
     word = write(tmp_path, "wrong_where_rows_lie_far_apart")
     found, results = tried(word, "distinct", "strided-last", "packed", "huge")
-    assert (found, hazards(results)) == ([MATCH] * 3 + [WRONG], ())
+    assert (found, hazards(results)) == ([MATCH] * 3 + [WRONG], [])
 
 
 def test_a_strided_vector_is_a_warning_and_a_fault_of_its_values_is_an_error(tmp_path):
@@ -64,7 +61,7 @@ def test_where_it_is_asked_for_or_the_case_is_itself_that_large_it_is_an_error(
     beyond = write(tmp_path, "wrong_beyond_32_bits")
     found, results = tried(beyond, "huge", strict=True)
     assert (found, [hazard.severity for hazard in hazards(results)]) == ([WRONG], ["error"])
-    monkeypatch.setattr(of_bench, "_NARROW", 2 * 20 * 8 - 1)
+    monkeypatch.setattr(of_trials, "_NARROW", 2 * 20 * 8 - 1)
     assert tried(beyond, "huge")[0] == [WRONG]
     assert tried(slopes, "alibi=distinct", alibi=True)[0] == [WARNED]
 
@@ -91,7 +88,7 @@ def test_a_kernel_as_most_are_published_is_right_with_two_warnings_and_a_fault_i
 def test_a_crash_beyond_2_to_the_31_is_a_warning_unless_the_same_strides_crash_it_when_small(
     tmp_path, name, code, kinds
 ):
-    found, _ = surveyed(write(tmp_path, name))
-    (huge,) = [result for result in found.results if result.verdict == "error"]
-    assert (huge.trial.title, huge.words) == ("huge", "killed by SIGSEGV (segmentation fault)")
-    assert (found.exit_code, [hazard.kind for hazard in found.warnings]) == (code, kinds)
+    report = surveyed(write(tmp_path, name))[-1]
+    (huge,) = [run for run in report.runs if run.verdict == "error"]
+    assert (huge.layout, huge.error[:14]) == ("huge", "killed by SIGS")
+    assert (code_of_report(report), [warned.kind for warned in report.warnings]) == (code, kinds)

@@ -3,12 +3,8 @@
 import pytest
 import torch
 
-from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.culprits import hazards
-from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import bench_of
-from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.commands.strides.trials import FIRST, hazards
+from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
@@ -29,9 +25,9 @@ def tried(folder, kernel, find, replace, *titles):
     (folder / "planted.py").write_text(source)
     line = source[: source.index(replace, source.index(f"def {kernel}("))].count("\n") + 1
     word = f"{folder / 'planted.py'}:lazy_intermediates"
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS)))
-    trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=True))}
-    return [bench.tried(trials[title]) for title in titles], line
+    bench = bench_for(word, **OPTIONS)
+    trials = trials_for(bench)
+    return [bench.run(trials[title]) for title in titles], line
 
 
 def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradient_is_right(
@@ -39,7 +35,7 @@ def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradi
 ):
     edit = STORE_DV.replace("n_ctx", "n_ctx + 32")
     (result, once), line = tried(tmp_path, DKDV, STORE_DV, edit, "distinct", "do=blhd")
-    assert (result.verdict, len(once.trial.fills)) == ("mismatch", 1)
+    assert (result.verdict, once.tried.thorough) == ("mismatch", False)
     for memory in (result.memory, once.memory):  # a layout that is run once is watched too
         (stray,) = [one for one in memory if (one.kind, one.line) == ("outside", line)]
         assert (stray.tensor, stray.kernel) == ("dv", DKDV)
@@ -68,7 +64,11 @@ def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_
     assert {stray.tensor for stray in outside} >= {"q", "k", "v", "do"}
     assert all("before its start" in stray.sentence for stray in outside)
     (hazard,) = hazards(results)
-    assert (hazard.kind, hazard.severity, hazard.culprit.kind) == ("huge", "warning", "overflow")
+    assert (hazard.warned.kind, hazard.severity, hazard.culprit.kind) == (
+        "huge",
+        "warning",
+        "overflow",
+    )
     words = "wrong once an offset into q, k, v or do passes 2^31 elements"
     assert hazard.culprit.words.startswith(words)
     assert {stray.severity for stray in memory} == {"warning"}
@@ -87,8 +87,8 @@ def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_findi
         source = source.replace(find, replace, 1)  # of the two loads, that of the dq kernel
     (tmp_path / "padded.py").write_text(source)
     word = f"{tmp_path / 'padded.py'}:lazy_intermediates"
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS)))
-    result = bench.tried(FIRST)
+    bench = bench_for(word, **OPTIONS)
+    result = bench.run(FIRST)
     assert (result.verdict, result.memory) == ("match", ())
     observed = bench._observed(FIRST, FIRST.fills[0], bench._base(FIRST).values)
     assert {(stray.kind, stray.tensor) for stray in observed.memory} == {("unwritten", "delta")}

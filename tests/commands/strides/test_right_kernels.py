@@ -5,11 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.trials import programs_of, trials_of
-from gradprobe.commands.strides.worker import bench_of
-from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.resolve import resolve_problem
+from tests.commands.strides.benches import bench_for, trials_for
 
 # One tile of 32 rows with a part of it unused: there are many runs.
 SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -47,17 +43,17 @@ def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
 def tried(case, every=1, **sizes):
     """What came of every trial, or of so many of them, by its title; and the trials."""
     word, options = CASES[case]
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES | options | sizes)))
-    shapes = bench.shapes()
-    trials = [FIRST, *trials_of(shapes, programs_of(shapes, fast=False), fast=False)[::every]]
+    bench = bench_for(word, **SIZES | options | sizes)
+    first, *others = trials_for(bench, fast=False).values()
+    trials = [first, *others[::every]]
     # Alone each is run once: all at once they are watched, and run with both fills.
     trials = [replace(trial, thorough=trial.kind != "one tensor") for trial in trials]
-    return {trial.title: bench.tried(trial) for trial in trials}, trials
+    return {trial.title: bench.run(trial) for trial in trials}, trials
 
 
 def assert_right(found):
     """All have the bits of contiguous tensors, and no kernel strays."""
-    wrong = {title: one.words for title, one in found.items() if one.verdict != "match"}
+    wrong = {title: one.error for title, one in found.items() if one.verdict != "match"}
     assert wrong == {}
     assert {title for title, result in found.items() if result.how != "same bits"} == set()
     assert [stray for result in found.values() for stray in result.memory] == []
