@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..commands.configuration.effective import effective_settings
+from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure
 from ..model.writing import replace_file
@@ -73,10 +73,10 @@ def shrink(
             note(f"as in the last check here: {request.command()}")
         alone = bool(isolate) or seconds is not None
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        how = {"most": tries, "alone": alone, "timeout": seconds, "fix_budget": budget}
+        how = Setting(show_traceback, isolate=alone, timeout=seconds, fix_budget=budget)
         # Where each case has a process of its own, none is run in this one.
         apart_too = not (isolate is False or alone)
-        words = (request, how, {"script": script, "test": test}, json_file)
+        words = (request, tries, how, {"script": script, "test": test}, json_file)
         raise typer.Exit(
             apart(
                 _shrunken,
@@ -90,15 +90,15 @@ def shrink(
 
 def _shrunken(
     request: last.CheckRequest,
-    how: Mapping[str, Any],
+    most: int,
+    how: Setting,
     files: Mapping[str, str],
     json_file: str | None,
 ) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
+    from ..commands.shrink.case_words import case_in_words
     from ..commands.shrink.shrinking import shrink as shrunken
-    from ..commands.shrink.shrunken_screen import case_in_words, document_of, rendered
-
-    most = how["most"]
+    from ..commands.shrink.shrunken_screen import document_of, rendered
 
     def show_step(
         case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]
@@ -106,16 +106,12 @@ def _shrunken(
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
         note(f"{count:>3} tried, {what}: {case_in_words(case)}")
-        kept = f"the smallest case so far: {repro_command}"
-        tell(
-            ProgressNote(
-                f"{count} cases tried, of at most {most}", count, most, "cases at most", kept
-            )
-        )
+        words, kept = f"{count} cases tried, of at most {most}", "the smallest case so far"
+        tell(ProgressNote(words, count, most, "cases at most", f"{kept}: {repro_command}"))
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, document(repro_command))
 
-    result = shrunken(request, **how, told=show_step, echo=sys.stderr.write)
+    result = shrunken(request, most=most, setting=how, told=show_step)
     written = _written(result, files)
     dump(json_file, document_of(result, written))
     if json_file != "-":
@@ -129,17 +125,16 @@ def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
     Raises:
         UsageFailure: a file cannot be written.
     """
-    from ..commands.shrink.repeat import pytest_source
+    from ..commands.shrink.program import pytest_source
     from ..render.console import first_line
 
-    if result.shrunk is None or result.told is None or result.told.report is None:
+    if result.last is None:
         return {}
-    program, sources = result.told.program, {}
-    if program:
-        sources["script"] = program.at(Path(files["script"]))
-    sources["test"] = pytest_source(
-        result.request, first_line(result.told.report), Path(files["test"])
-    )
+    sources = {}
+    if result.script:
+        sources["script"] = result.script.at(Path(files["script"]))
+    first = first_line(result.last)
+    sources["test"] = pytest_source(result.request, first, Path(files["test"]))
     for what, source in sources.items():
         file = Path(files[what])
         try:

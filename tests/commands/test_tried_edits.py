@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.shrink.case_worker import Attempts
+from gradprobe.commands.shrink.shrinking import shrink
 from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.inputs.history import CheckRequest
@@ -28,8 +28,9 @@ def of_survey(target, count):
 
 
 def of_small_case(target, count):
-    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print)
-    return attempts.look(OPTIONS | {"layout": ["do=blhd"]}, count).report.diagnoses
+    request = CheckRequest(target, None, None, OPTIONS | {"layout": ["do=blhd"]})
+    setting = Setting(isolate=False, fix_budget=count)
+    return shrink(request, most=1, setting=setting, scripted=False).last.diagnoses
 
 
 @sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])

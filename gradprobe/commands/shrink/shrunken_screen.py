@@ -10,49 +10,15 @@ from rich.text import Text
 
 from ...model import documents
 from ...model.assignment import run_name
-from ...model.case import Case
 from ...model.failures import TargetFailure
 from ...model.number import plural
 from ...model.report import failed_report
-from ...probing.experiment import layouts_of
 from ...render.console import first_line
 from ...render.reasons import render_reasons
 from ...render.rows import folded, headed
+from .case_words import case_in_words
+from .search import symptom_of
 from .shrinking import ShrinkResult
-from .simpler_cases import options_on
-
-# What is said only where it is not that of another, or the usual.
-_BESIDE = {"kv_heads": "heads", "seqlen_k": "seqlen_q", "head_dim_v": "head_dim"}
-
-
-def case_in_words(case: Case) -> str:
-    """A case in one line: "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
-    names = ["batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v"]
-    names = [
-        name
-        for name in names
-        if getattr(case, name) != getattr(case, _BESIDE.get(name, ""), None)
-    ]
-    words = [_word(case, name) for name in (*names, *options_on(case))]
-    if "seqlen_k" not in names:
-        words = [word.replace("seqlen-q=", "seqlen=") for word in words]
-    words.append(f"layout={' and '.join(map(run_name, layouts_of(case)))}")
-    words += [
-        _word(case, name)
-        for name in ("pattern", "seed", "dtype")
-        if getattr(case, name) != getattr(Case, name)
-    ]
-    return " ".join(words)
-
-
-def _word(case: Case, name: str) -> str:
-    value, flag = (
-        getattr(case, name),
-        name.replace("cu_seqlens_q", "cu_seqlens").replace("_", "-"),
-    )
-    if isinstance(value, bool):
-        return flag
-    return f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
 def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iterator[Text]:
@@ -61,23 +27,20 @@ def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iter
     Args:
         files: what was written, by what it is: "script", "test".
     """
-    shrunk, last, first = result.shrunk, result.told, case_in_words(result.facts.case)
+    shrunk, last, target = result.shrunk, result.last, result.request.target
+    first = case_in_words(result.case) if result.case else ""
     if shrunk is None:
-        yield from headed(
-            "MATCH",
-            "bold green",
-            f"nothing to shrink: it matches ({result.request.target}, {first})",
-            width,
-        )
+        words = f"nothing to shrink: it matches ({target}, {first})"
+        yield from headed("MATCH", "bold green", words, width)
         return
     words = f"from {first} to {case_in_words(shrunk.case)}, in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
     yield from headed("SHRUNK", "bold red", words, width)
-    if last and last.report and (line := first_line(last.report)):
+    if last and (line := first_line(last)):
         yield Text(line, "bold")
     yield from folded(f"fails in the same way: {shrunk.symptom.sentence}", width)
-    for looked in (last, result.looked):
-        if looked and looked.report and looked.report.causes:
-            yield from render_reasons(looked.report, width)
+    for report in (last, result.looked):
+        if report and report.causes:
+            yield from render_reasons(report, width)
             break
     for sentence in _sentences(result):
         yield from folded(sentence, width)
@@ -87,7 +50,7 @@ def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iter
 
 def _check_line(result: ShrinkResult) -> str:
     """The command line that checks the shrunken case."""
-    return result.request.command(isolate=True if result.shrunk and result.told is None else None)
+    return result.request.command(isolate=True if result.shrunk and result.last is None else None)
 
 
 def _sentences(result: ShrinkResult) -> Iterator[str]:
@@ -97,27 +60,21 @@ def _sentences(result: ShrinkResult) -> Iterator[str]:
         yield f"not every simpler case was tried: --tries {result.tries} are used up"
     for case, symptom in result.shrunk.others:
         yield f"another failure was seen on the way: {symptom.sentence} ({case_in_words(case)})"
-    was, now = result.looked.symptom, result.told.symptom if result.told else None
+    was, now = symptom_of(result.looked), symptom_of(result.last) if result.last else None
     if was and now and not now.is_like(was):
         yield f"the case you gave shows {was.sentence}; the small one {now.sentence}"
-    if result.told is None:
+    if result.last is None:
         yield "no script and no test: they would end as the target does"
-    elif result.told.no_program:
-        yield f"no script: {result.told.no_program}"
+    elif result.no_script:
+        yield f"no script: {result.no_script}"
 
 
 def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any]:
-    """The report of the shrunken case, with what was done under "shrink".
-
-    Where the case asked for matches it is the report of that.
-    """
-    shrunk, asked = result.shrunk, result.facts.case
+    """The report of the shrunken case, or of one that matches, with what was done under "shrink"."""
+    shrunk, asked = result.shrunk, result.case
+    runs = [run_name(assigned) for assigned in asked.runs] if asked else []
     about = {
-        "from": {
-            **asdict(asked),
-            "layouts": [],
-            "runs": [run_name(assigned) for assigned in asked.runs],
-        },
+        "from": {**asdict(asked), "layouts": [], "runs": runs} if asked else {},
         "tries": result.tries,
         "complete": shrunk is None or shrunk.complete,
         "script": files.get("script"),
@@ -126,12 +83,9 @@ def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any
         "symptom": asdict(shrunk.symptom) if shrunk else None,
         "seconds": round(result.seconds, 4),
     }
-    looked = result.told if shrunk else result.looked
-    if looked is not None and looked.report is not None:
-        report = looked.report
-    else:
-        crashed = TargetFailure(
-            f"target {result.request.target!r} crashed: the process that ran it ended"
-        )
-        report = failed_report(crashed, _check_line(result), result.request.target)
+    report = result.last if shrunk else result.looked
+    if report is None:
+        name = result.request.target
+        words = f"target {name!r} crashed: the process that ran it ended"
+        report = failed_report(TargetFailure(words), _check_line(result), name)
     return {**documents.document_of(report), "shrink": about}

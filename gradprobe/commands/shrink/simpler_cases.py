@@ -21,7 +21,15 @@ OFF: dict[str, Any] = {
     "repeat": 1, "poison": False, "strict": False, "dots": None,
     "block_m": Case.block_m, "block_n": Case.block_n,
 }  # fmt: skip
-_NO_LIMIT = -1
+# What goes with an option that is taken off.
+_WITH = {
+    "bias": ("bias_axes", "bias_rank", "bias_window"),
+    "mask": ("mask_axes", "mask_rank", "mask_as"),
+    "cu_seqlens_q": ("cu_seqlens_k",),
+}
+# The first that come to mind where a gradient is wrong; the others follow.
+_USUAL = ("do", "q", "k", "v")
+ALL_OPTIONS = "options"
 
 
 def key(case: Case) -> tuple[Any, ...]:
@@ -31,10 +39,9 @@ def key(case: Case) -> tuple[Any, ...]:
 
 def settled(case: Case) -> Case:
     """The case with its layouts in normal form: as runs, without the tensors that lie contiguous."""
-    runs = (
-        tuple(pair for pair in assigned if pair[1] != "contiguous")
-        for assigned in layouts_of(case)
-    )
+    runs = []
+    for assigned in layouts_of(case):
+        runs.append(tuple(pair for pair in assigned if pair[1] != "contiguous"))
     return replace(case, layouts=(), runs=tuple(runs))
 
 
@@ -43,18 +50,17 @@ def options_on(case: Case) -> list[str]:
     found = [name for name, off in OFF.items() if getattr(case, name) != off]
     if case.family == "lazy" and "causal" in found:
         found.remove("causal")
-    if not has_default_scale(case):
+    if not _has_default_scale(case):
         found.append("scale")
     return [*found, "tau"] if any(case.tau or ()) else found
 
 
-def has_default_scale(case: Case) -> bool:
-    """Whether the scale is that of its head dim."""
+def _has_default_scale(case: Case) -> bool:
     return math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12)
 
 
-def sequences(case: Case) -> int:
-    """How many sequences there are: batches, or what is packed into one."""
+def _sequences(case: Case) -> int:
+    """How many there are: batches, or what is packed into one."""
     return case.batch if case.cu_seqlens_q is None else len(case.cu_seqlens_q) - 1
 
 
@@ -65,7 +71,7 @@ def _pair(rows: int, keys: int) -> tuple[int, ...]:
 
 def _option_part(case: Case) -> tuple[Any, ...]:
     """How many options are on; then how far the window, the bias and the lengths reach, and how many taus there are."""
-    window = tuple(0 if end == _NO_LIMIT else end + 1 for end in case.window or ())
+    window = [end + 1 for end in case.window or ()]  # 0 of one without a limit
     bias = case.bias_window if case.bias and case.family == "lazy" else 0
     lengths = (len(set(case.seqlens or ())), sum(case.seqlens or ()))
     return len(options_on(case)), sum(window), bias, lengths, len(set(case.tau or ()))
@@ -74,7 +80,7 @@ def _option_part(case: Case) -> tuple[Any, ...]:
 def _layout_part(case: Case) -> tuple[int, ...]:
     """How many runs; then how many tensors lie otherwise than contiguous; then how far down the list of layouts."""
     runs, count, places = layouts_of(case), 0, 0
-    for tensor, layout in (pair for assigned in runs for pair in assigned):
+    for tensor, layout in itertools.chain.from_iterable(runs):
         if layout != "contiguous":
             count += len(TENSORS) if tensor == "all" else 1
             places += KNOWN.index(layout)
@@ -82,7 +88,7 @@ def _layout_part(case: Case) -> tuple[int, ...]:
 
 
 AXES: dict[str, Callable[[Case], Any]] = {
-    "batch": sequences,
+    "batch": _sequences,
     "heads": lambda case: case.heads,
     "groups": lambda case: case.heads // case.kv_heads,
     "lengths": lambda case: _pair(case.seqlen_q, case.seqlen_k),
@@ -92,28 +98,7 @@ AXES: dict[str, Callable[[Case], Any]] = {
     "values": lambda case: (PATTERNS.index(case.pattern), case.seed),
     "dtype": lambda case: DTYPES.index(case.dtype),
 }
-"""One part of the key each, the first the most important: a case with fewer heads is simpler however long it is.
-
-batch    fewer batches, or packed sequences
-heads    fewer query heads
-groups   fewer query heads to a key head, towards 1
-lengths  fewer query rows and keys: see `_pair`
-dims     smaller head dims of q, k and of v, likewise
-options  fewer options on, then smaller ones: see `_option_part`
-layouts  one run rather than several, fewer tensors that do not lie contiguous: see `_layout_part`
-values   the pattern normal, then the others in their order; a smaller seed
-dtype    float32, float16, bfloat16
-"""
-
-# The first that come to mind where a gradient is wrong; the others follow.
-_USUAL = ("do", "q", "k", "v")
-ALL_OPTIONS = "options"
-# What goes with an option that is taken off.
-_WITH = {
-    "bias": ("bias_axes", "bias_rank", "bias_window"),
-    "mask": ("mask_axes", "mask_rank", "mask_as"),
-    "cu_seqlens_q": ("cu_seqlens_k",),
-}
+"""One part of the key each, the first the most important: a case with fewer heads is simpler however long it is."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +122,12 @@ def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Simplificatio
         case: settled, as the simpler ones are too.
         tensors: what the target is given, by name.
     """
+    steps = _layouts(case, tensors) if axis == "layouts" else _STEPS[axis](case)
     here, found = key(case), dict[Case, Simplification]()
-    for step in _STEPS[axis](case, tensors):
+    for step in steps:
         if key(step.case) < here:
             found.setdefault(step.case, step)
     return sorted(found.values(), key=lambda step: key(step.case))
-
-
-def single_runs(case: Case) -> list[Simplification]:
-    """The case with each of its runs alone."""
-    runs = layouts_of(case)
-    return [_layout_step(case, replace(case, runs=(run,))) for run in runs if len(runs) > 1]
 
 
 def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
@@ -160,20 +140,17 @@ def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
     return sorted(mark for mark in marks if 1 <= mark < size)
 
 
-def _batch(case: Case, _: Sequence[str]) -> Steps:
+def _batch(case: Case) -> Steps:
     """Fewer batches or packed sequences: the first of them, and the last."""
-    noun, have = "batch" if case.cu_seqlens_q is None else "sequence", sequences(case)
+    noun, have = "batch" if case.cu_seqlens_q is None else "sequence", _sequences(case)
     rows, keys = _packed(case)
     for count in ladder(have):
         for part in (slice(0, count), slice(have - count, have)):
             if case.cu_seqlens_q is not None:
                 fewer = _repacked(case, rows[part], keys[part])
             else:
-                fewer = replace(
-                    case,
-                    batch=count,
-                    seqlens=case.seqlens[part] if case.seqlens else case.seqlens,
-                )
+                seqlens = case.seqlens[part] if case.seqlens else case.seqlens
+                fewer = replace(case, batch=count, seqlens=seqlens)
             yield Simplification(f"{noun} {have}", f"with {plural(count, noun)}", fewer)
 
 
@@ -186,12 +163,11 @@ def _packed(case: Case) -> tuple[list[int], list[int]]:
 
 def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
     ends, key_ends = (tuple(itertools.accumulate(side, initial=0)) for side in (rows, keys))
-    return replace(
-        case, cu_seqlens_q=ends, cu_seqlens_k=key_ends, seqlen_q=ends[-1], seqlen_k=key_ends[-1]
-    )
+    packed = replace(case, cu_seqlens_q=ends, cu_seqlens_k=key_ends)
+    return replace(packed, seqlen_q=ends[-1], seqlen_k=key_ends[-1])
 
 
-def _heads(case: Case, _: Sequence[str]) -> Steps:
+def _heads(case: Case) -> Steps:
     """Fewer query heads: with groups as they are where they divide them, and with groups of one."""
     group = case.heads // case.kv_heads
     for count in ladder(case.heads):
@@ -200,28 +176,32 @@ def _heads(case: Case, _: Sequence[str]) -> Steps:
             yield Simplification(f"heads {case.heads}", f"with {plural(count, 'head')}", fewer)
 
 
-def _groups(case: Case, _: Sequence[str]) -> Steps:
-    for kv_heads in range(case.kv_heads + 1, case.heads + 1):
-        if case.heads % kv_heads == 0:
-            words = f"with {plural(kv_heads, 'key head')}"
-            yield Simplification(
-                f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads)
-            )
+def _groups(case: Case) -> Steps:
+    for count in range(case.kv_heads + 1, case.heads + 1):
+        if case.heads % count == 0:
+            words, more = f"with {plural(count, 'key head')}", replace(case, kv_heads=count)
+            yield Simplification(f"kv-heads {case.kv_heads}", words, more)
 
 
-def _lengths(case: Case, _: Sequence[str]) -> Steps:
+def _lengths(case: Case) -> Steps:
     subject = _length_words(case)
     for shorter in _shorter_packed(case) if case.cu_seqlens_q is not None else _shorter(case):
         yield Simplification(subject, f"with {_length_words(shorter)}", shorter)
 
 
+def _smaller_pairs(first: int, second: int, blocks: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Both alike, and where they are not, one of them smaller."""
+    pairs = [(size, size) for size in ladder(max(first, second) + (first != second), blocks)]
+    if first != second:
+        pairs += [(size, second) for size in ladder(first, blocks)]
+        pairs += [(first, size) for size in ladder(second, blocks)]
+    return pairs
+
+
 def _shorter(case: Case) -> Iterator[Case]:
-    rows, keys, blocks = case.seqlen_q, case.seqlen_k, (case.block_m, case.block_n)
-    for size in ladder(max(rows, keys) + (rows != keys), blocks):
-        yield case.with_lengths(size, size)
-    if rows != keys:
-        yield from (case.with_lengths(size, keys) for size in ladder(rows, blocks))
-        yield from (case.with_lengths(rows, size) for size in ladder(keys, blocks))
+    blocks = (case.block_m, case.block_n)
+    for rows, keys in _smaller_pairs(case.seqlen_q, case.seqlen_k, blocks):
+        yield case.with_lengths(rows, keys)
 
 
 def _shorter_packed(case: Case) -> Iterator[Case]:
@@ -243,16 +223,11 @@ def _length_words(case: Case) -> str:
     return f"seqlen-q {case.seqlen_q} and seqlen-k {case.seqlen_k}"
 
 
-def _dims(case: Case, _: Sequence[str]) -> Steps:
+def _dims(case: Case) -> Steps:
     """Smaller head dims. A default scale follows that of q and k."""
-    dim, value_dim = case.head_dim, case.head_dim_v
-    sizes = [(size, size) for size in ladder(max(dim, value_dim) + (dim != value_dim))]
-    if dim != value_dim:
-        sizes += [(size, value_dim) for size in ladder(dim)]
-        sizes += [(dim, size) for size in ladder(value_dim)]
-    for small, value_size in sizes:
-        scale = float(small) ** -0.5 if has_default_scale(case) else case.scale
-        smaller = replace(case, head_dim=small, head_dim_v=value_size, scale=scale)
+    for dim, value_dim in _smaller_pairs(case.head_dim, case.head_dim_v):
+        scale = float(dim) ** -0.5 if _has_default_scale(case) else case.scale
+        smaller = replace(case, head_dim=dim, head_dim_v=value_dim, scale=scale)
         yield Simplification(_dim_words(case), f"with {_dim_words(smaller)}", smaller)
 
 
@@ -261,7 +236,7 @@ def _dim_words(case: Case) -> str:
     return f"head-dim {case.head_dim}" + ("" if same else f" and head-dim-v {case.head_dim_v}")
 
 
-def _options(case: Case, _: Sequence[str]) -> Steps:
+def _options(case: Case) -> Steps:
     on = options_on(case)
     if len(on) > 1:
         yield Simplification(ALL_OPTIONS, "without any", _without(case, on))
@@ -269,19 +244,15 @@ def _options(case: Case, _: Sequence[str]) -> Steps:
         yield Simplification(_option_words(case, name), "without it", _without(case, [name]))
     for name, value in _smaller_values(case):
         smaller = replace(case, **{name: value})
-        yield Simplification(
-            _option_words(case, name), f"with {_option_words(smaller, name)}", smaller
-        )
+        change = f"with {_option_words(smaller, name)}"
+        yield Simplification(_option_words(case, name), change, smaller)
 
 
 def _without(case: Case, names: Collection[str]) -> Case:
     """The case with these options off. What depends on them takes its default."""
-    off: dict[str, Any] = {}
+    off: dict[str, Any] = {name: OFF[name] for name in names if name in OFF}
     for name in names:
-        if name in OFF:
-            off[name] = OFF[name]
-        for other in _WITH.get(name, ()):
-            off[other] = getattr(Case, other)
+        off |= {other: getattr(Case, other) for other in _WITH.get(name, ())}
     if "scale" in names:
         off["scale"] = case.head_dim**-0.5
     if "tau" in names:
@@ -313,49 +284,50 @@ def _option_words(case: Case, name: str) -> str:
     return f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
 
 
+def single_runs(case: Case) -> list[Simplification]:
+    """The case with each of its runs alone."""
+    runs = layouts_of(case)
+    return [_with_runs(case, run) for run in runs if len(runs) > 1]
+
+
 def _layouts(case: Case, tensors: Sequence[str]) -> Steps:
     runs = layouts_of(case)
     if len(runs) > 1:
         yield from single_runs(case)
-        yield from (
-            _layout_step(case, replace(case, runs=(*runs[:at], *runs[at + 1 :])))
-            for at in range(len(runs))
-        )
+        for at in range(len(runs)):
+            yield _with_runs(case, *runs[:at], *runs[at + 1 :])
         return
     # With fewer tensors: none, each one alone, each half, and all but one.
-    order = sorted(
-        tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL)
-    )
-    named = [
-        (name, layout) for name in order if (layout := layout_of(name, runs[0])) != "contiguous"
-    ]
+    order = [*(name for name in _USUAL if name in tensors), *tensors]
+    laid = [(name, layout_of(name, runs[0])) for name in dict.fromkeys(order)]
+    named = [pair for pair in laid if pair[1] != "contiguous"]
     half = len(named) // 2
     kept = [[], *([pair] for pair in named), named[:half], named[half:]]
     kept += [named[:at] + named[at + 1 :] for at in range(len(named))]
     for pairs in kept:
-        yield _layout_step(case, replace(case, runs=(tuple(pairs),)))
+        yield _with_runs(case, tuple(pairs))
 
 
-def _layout_step(case: Case, smaller: Case) -> Simplification:
+def _with_runs(case: Case, *runs: tuple[tuple[str, str], ...]) -> Simplification:
+    smaller = replace(case, runs=runs)
     now, then = (" and ".join(map(run_name, layouts_of(each))) for each in (case, smaller))
     return Simplification(f"layout {now}", f"with {then}", smaller)
 
 
-def _values(case: Case, _: Sequence[str]) -> Steps:
+def _values(case: Case) -> Steps:
     for pattern in PATTERNS:
-        yield Simplification(
-            f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern)
-        )
+        changed = replace(case, pattern=pattern)
+        yield Simplification(f"pattern {case.pattern}", f"with pattern {pattern}", changed)
     for seed in (0, *ladder(case.seed)):
         yield Simplification(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
 
 
-def _dtype(case: Case, _: Sequence[str]) -> Steps:
+def _dtype(case: Case) -> Steps:
     for dtype in DTYPES:
         yield Simplification(f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
 
 
-_STEPS: dict[str, Callable[[Case, Sequence[str]], Steps]] = {
+_STEPS: dict[str, Callable[[Case], Steps]] = {
     "batch": _batch, "heads": _heads, "groups": _groups, "lengths": _lengths, "dims": _dims, "options": _options,
-    "layouts": _layouts, "values": _values, "dtype": _dtype,
+    "values": _values, "dtype": _dtype,
 }  # fmt: skip

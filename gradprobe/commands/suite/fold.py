@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
@@ -167,8 +166,7 @@ class Shrinker:
     def __call__(self, request: CheckRequest) -> Report | None:
         from ..shrink.shrinking import shrink
 
-        result = shrink(request, most=self._tries, scripted=False, echo=sys.stderr.write)
-        report = result.told.report if result.told else None
+        report = shrink(request, most=self._tries, scripted=False).last
         return report if report is not None and report.verdict == MISMATCH else None
 
 

@@ -1,6 +1,6 @@
 """Cases of many kinds, settled, and what a target that takes everything is given in them."""
 
-from gradprobe.commands.shrink.repeat import Facts
+from gradprobe.commands.shrink.case_words import Facts
 from gradprobe.commands.shrink.simpler_cases import settled
 from gradprobe.model.resolution import resolve
 
@@ -11,7 +11,6 @@ LAZY = (
     {"tau": (0.25,), "bias": False, "dtype": "bfloat16", "seed": 9, "scale": 0.3},
 )
 SOFTMAX = (
-    {},
     {"heads": 4, "kv_heads": 2, "causal": True, "head_dim": 24, "head_dim_v": 8, "dtype": "float16"},
     {"seqlen_q": 20, "seqlen_k": 50, "causal": True, "align": "top-left", "window": (9, 4), "bias": True},
     {"seqlen_q": 50, "seqlen_k": 20, "causal": True, "softcap": 2.0, "alibi": True, "mask": "dead-rows", "sinks": True},
@@ -19,6 +18,7 @@ SOFTMAX = (
     {"cu_seqlens": (0, 3, 3, 40), "cu_seqlens_k": (0, 5, 20, 30), "causal": True, "window": (6, -1)},
     {"batch": 3, "seqlens": (72, 0, 20), "layouts": (("q", "blhd"), ("do", "expanded"))},
 )  # fmt: skip
+TENSORS = ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv")
 
 
 def settled_case(family, **options):
@@ -26,9 +26,9 @@ def settled_case(family, **options):
     return settled(resolve({**options, "device": "cpu"}, family, takes_bias=True))
 
 
-def facts_of(case):
+def facts_of(case, **kept):
     """The facts of a target that takes everything that there is."""
-    return Facts(case, True, False, ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv"))
+    return Facts(case.family, "cpu", True, False, kept)
 
 
 ALL = [settled_case("lazy", **options) for options in LAZY] + [

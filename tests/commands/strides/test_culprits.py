@@ -60,14 +60,10 @@ def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(
 @pytest.mark.parametrize(
     ("name", "first", "second"),
     [
-        (
-            "q_taken_for_contiguous_and_do_by_v",
-            "q is not contiguous",
-            "do.stride(1) != v.stride(1)",
-        ),
+        ("q_taken_for_contiguous_and_do_by_v", "q is not contiguous", "do.stride(1) != v.stride(1)"),
         ("two_at_once", "do.stride(1) != q.stride(1)", "v.stride(0) != k.stride(0)"),
     ],
-)
+)  # fmt: skip
 def test_two_faults_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(
     tmp_path, name, first, second
 ):

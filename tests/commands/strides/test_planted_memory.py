@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.commands.strides.trials import FIRST, hazards
+from gradprobe.commands.strides.trials import FIRST
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 
@@ -49,29 +49,6 @@ def test_a_row_of_dk_that_is_never_written_is_named_with_its_place(tmp_path):
     (stray,) = [stray for stray in result.memory if stray.kind == "unwritten"]
     words = "dK: 32 of 1,184 elements were never written, the first at [0, 0, 36, 0]"
     assert (stray.tensor, stray.sentence) == ("dK", words)
-
-
-@pytest.mark.nightly
-def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_tensors_are_named(
-    tmp_path,
-):
-    rows, narrow = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * stride_r"
-    titles = ("contiguous", "distinct", "huge")
-    results, _ = tried(tmp_path, "load_tile", rows, narrow, *titles)
-    assert [result.verdict for result in results] == ["match", "match", "mismatch"]
-    memory = results[-1].memory
-    outside = [stray for stray in memory if stray.kind == "outside"]
-    assert {stray.tensor for stray in outside} >= {"q", "k", "v", "do"}
-    assert all("before its start" in stray.sentence for stray in outside)
-    (hazard,) = hazards(results)
-    assert (hazard.warned.kind, hazard.severity, hazard.culprit.kind) == (
-        "huge",
-        "warning",
-        "overflow",
-    )
-    words = "wrong once an offset into q, k, v or do passes 2^31 elements"
-    assert hazard.culprit.words.startswith(words)
-    assert {stray.severity for stray in memory} == {"warning"}
 
 
 @pytest.mark.nightly

@@ -32,18 +32,6 @@ def test_each_tensor_of_four_axes_is_tried_in_all_eight_layouts_and_one_that_can
     assert set(rows["seqlens"]) == {"distinct", "strided-last", "offset"}
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_each_layout_of_one_tensor_moves_that_one_and_no_other(fast):
-    for trial in trials_of(SHAPES, fast=fast):
-        if trial.kind == "one tensor":
-            found = placed(trial)
-            moved = {
-                name for name, tensor in found.items()
-                if tensor.stride() != torch.empty(tensor.shape).stride() or tensor.storage_offset() != 1024
-            }  # fmt: skip
-            assert moved == {trial.row}, trial.title
-
-
 def test_fast_tries_everything_at_once_do_alone_as_programs_lay_it_and_vectors_apart():
     trials = trials_of(SHAPES, fast=True)
     assert [trial.layout for trial in trials if trial.row == "all"] == list(LAYOUTS)
@@ -83,14 +71,11 @@ def test_the_backward_of_cat_leaves_do_where_autograd_does(axis, what):
     assert part.storage_offset() > 0
 
 
-def test_the_output_summed_gives_a_do_of_one_element_and_saved_tensors_lie_otherwise_than_do():
-    programs = trials_of(SHAPES, fast=False)
-    (trial,) = [trial for trial in programs if trial.title.startswith("out.sum()")]
+def test_the_output_summed_gives_a_do_of_one_element_and_saved_tensors_are_tried_where_they_are_taken():
+    trials = trials_of(SHAPES, fast=False)
+    (trial,) = [trial for trial in trials if trial.title.startswith("out.sum()")]
     found = placed(trial)
     assert (found["do"].stride(), found["q"].stride()) == ((0, 0, 0, 0), (37 * 48, 16, 48, 1))
-    saved = {trial.title for trial in programs if "saved" in trial.title}
-    assert saved >= {
-        "O saved as a [B, L, H, D] view, dO contiguous", "O saved contiguous, dO a [B, L, H, D] view",
-    }  # fmt: skip
+    assert len([trial for trial in trials if trial.title.startswith("O saved")]) == 2
     without = {name: shape for name, shape in SHAPES.items() if name != "o"}
     assert not any("saved" in trial.title for trial in trials_of(without, fast=False))
