@@ -24,7 +24,7 @@ from ...probing.experiment import experiment_of
 from ...probing.runs import records_of
 from ...runtime.backend import choose_threads, make_interpreter_right
 from ..suite.checking import FACTORY, Checker, Setting, check_each
-from ..suite.outcome import CheckMessages, CheckOutcome, code_of_report, of_error
+from ..suite.outcome import CheckMessages, CheckOutcome, of_error
 from ..suite.plan import Plan, PlannedCheck, Steps
 from ..suite.runner import Runner
 from ..suite.takes import TargetSignature, described
@@ -82,7 +82,7 @@ class TryChecker(Checker):
         script, why = None, ""
         if planned.scripted:
             script, why = script_of(report, runs[0] if len(runs) == 1 else None, experiment)
-        return TryOutcome(planned.request, report, code_of_report(report), script, why)
+        return TryOutcome(planned.request, report, script, why)
 
 
 @dataclass(frozen=True)

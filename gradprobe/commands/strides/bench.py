@@ -38,7 +38,7 @@ from ...probing.observe import Execution, observe
 from ...probing.runs import RunRecord, notes_of
 from ...runtime.run import Trace
 from ..suite.checking import Checker, Setting
-from ..suite.outcome import CheckOutcome, code_of_report
+from ..suite.outcome import CheckOutcome
 from ..suite.plan import PlannedCheck
 from .trials import (
     EXPANDED,
@@ -281,7 +281,7 @@ class TrialChecker(Checker):
             self._benches[key] = Bench(resolve_problem(request))
         run = self._benches[key].run(planned.trial)
         report = Report(verdict=run.verdict, title=planned.title, runs=(run,))
-        return CheckOutcome(planned.request, report, code_of_report(report))
+        return CheckOutcome(planned.request, report)
 
     def _first(self, planned: PlannedTrial) -> FirstOutcome:
         """What a bench of what the target takes in place of what nobody fixed says of the contiguous run."""
@@ -301,4 +301,4 @@ class TrialChecker(Checker):
         shown = structs.replace(report_of(probed), runs=(bench.run(FIRST),), title=planned.title)
         request = found.problem.request if found else problem.request
         self._benches[request.command()] = bench
-        return FirstOutcome(request, shown, code_of_report(shown), bench.shapes())
+        return FirstOutcome(request, shown, bench.shapes())
