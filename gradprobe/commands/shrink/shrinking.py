@@ -15,7 +15,7 @@ from ...model import failures
 from ...model.assignment import TENSORS, Assigned, parse_run
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
-from ...model.layout_run import FAILED
+from ...model.layout_run import FAILED, MISMATCH
 from ...model.report import Report
 from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
@@ -239,3 +239,14 @@ def _raise_error_of(report: Report) -> None:
     if (error := report.error) is not None:
         made: type[Failure] = getattr(failures, error.kind, Failure)
         raise made(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
+
+
+class Shrinker:
+    """`Shrinker(tries)(request)` is the report of the smallest case that is found; None where nothing smaller is."""
+
+    def __init__(self, tries: int) -> None:
+        self._tries = tries
+
+    def __call__(self, request: CheckRequest) -> Report | None:
+        report = shrink(request, most=self._tries, scripted=False).last
+        return report if report is not None and report.verdict == MISMATCH else None

@@ -21,7 +21,8 @@ from ...model.resolution import resolve
 from ...processes import run_each
 from .traits import Instance, set_apart
 
-SHRINKER = f"{__name__}:Shrinker"
+# By name: the search is a plan of this folder's runner.
+SHRINKER = "gradprobe.commands.shrink.shrinking:Shrinker"
 
 
 def folded_by_cause(
@@ -153,21 +154,6 @@ def _wrong_layouts(report: Report) -> list[str]:
     """Those in which it fails, each named as the first run in it."""
     wrong = [run for run in report.runs if run.verdict in (MISMATCH, FAILED, CRASHED)]
     return [run.layout.partition(", ")[0] for run in wrong]
-
-
-class Shrinker:
-    """`Shrinker(tries)(request)` is the report of the smallest case that is found; None where nothing smaller is."""
-
-    def __init__(self, tries: int) -> None:
-        import torch  # noqa: F401 - outside the time of a search
-
-        self._tries = tries
-
-    def __call__(self, request: CheckRequest) -> Report | None:
-        from ..shrink.shrinking import shrink
-
-        report = shrink(request, most=self._tries, scripted=False).last
-        return report if report is not None and report.verdict == MISMATCH else None
 
 
 def with_smallest(
