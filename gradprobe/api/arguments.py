@@ -24,17 +24,7 @@ def requested(
     options: Mapping[str, Any],
     others: tuple[str, ...] = (),
 ) -> CheckRequest:
-    """What is asked for, in words; "" for a function that has none. Raises TypeError."""
-    __tracebackhide__ = True
-    words = words_of(options, others)
-    known = None if reference is None else word_of_subject(reference)
-    return CheckRequest(word_of_subject(target), family, known, words)
-
-
-def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The words of a command line for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
-
-    None stands for an option that is not given. The words are judged with those of the command line, not here.
+    """What is asked for, in words; "" for a function that has none. The words are judged with the command line's.
 
     Args:
         others: arguments that the caller takes besides.
@@ -43,21 +33,25 @@ def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[st
         TypeError: an option does not exist, or a value has another type than the option takes.
     """
     __tracebackhide__ = True
-    words = {}
-    for name, value in values.items():
-        if name not in _BY_NAME:
-            known = [*others, *_BY_NAME]
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            raise TypeError(f"gradprobe knows no option {name!r}; {way}")
-        if value is None:
-            continue
-        option = _BY_NAME[name]
-        words[name] = word_of(option, _plain(value))
-        if words[name] is None:
-            what = f"must be {option.expected}, got {value!r}"
-            raise TypeError(f"gradprobe's option {name} {what}")
-    return words
+    words = {name: _word(name, value, others) for name, value in options.items()}
+    words = {name: word for name, word in words.items() if word is not None}
+    known = None if reference is None else word_of_subject(reference)
+    return CheckRequest(word_of_subject(target), family, known, words)
+
+
+def _word(name: str, value: Any, others: tuple[str, ...]) -> Any:
+    """What the command line holds for `window=(16, 0)` or `dtype=torch.float16`; None for an option not given."""
+    __tracebackhide__ = True
+    if name not in _BY_NAME:
+        known = [*others, *_BY_NAME]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+        raise TypeError(f"gradprobe knows no option {name!r}; {way}")
+    option = _BY_NAME[name]
+    word = None if value is None else word_of(option, _plain(value))
+    if word is None and value is not None:
+        raise TypeError(f"gradprobe's option {name} must be {option.expected}, got {value!r}")
+    return word
 
 
 def _plain(value: Any) -> Any:

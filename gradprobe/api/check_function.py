@@ -55,10 +55,7 @@ def _way_out_as_note() -> Iterator[None]:
 def checked(
     target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
 ) -> ShownReport | ShownReports:
-    """The report of a check, or those of a battery.
-
-    Args:
-        request: with a word for the target and the reference, "" where there is none.
+    """The report of a check, or those of a battery; `request` has "" for a function without a word.
 
     Raises:
         UsageFailure: a word or an option is wrong; whatever else keeps a check from being made stands in its report.
@@ -120,7 +117,7 @@ def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
     return runner.so_far
 
 
-def _function(subject: Subject | Report | None) -> Callable[..., Any] | None:
+def _function(subject: Subject | None) -> Callable[..., Any] | None:
     return subject if callable(subject) else None
 
 

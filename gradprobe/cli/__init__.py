@@ -10,7 +10,6 @@ from ..model.failures import INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 
@@ -34,15 +33,16 @@ def run() -> None:
 
 def main() -> None:
     """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
+    words = sys.argv[1:]
     try:
-        if any(word.startswith("-") for word in sys.argv[1:]):  # only an option names a file
+        if any(word.startswith("-") for word in words):  # only an option names a file
             from ..render.files import begin
 
-            begin(sys.argv[1:])
+            begin(words)
         from ..processes.resource_limits import one_for_numpy
 
         one_for_numpy()  # before a child begins early, which is taken while it has this process's environment
-        with _begun_early(sys.argv[1:]):
+        with _begun_early() if _checks(words) else contextlib.nullcontext():
             from .root import main as app_main
 
             app_main()
@@ -50,32 +50,28 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-# The commands that run a check in a child, and what of theirs says that none runs.
-_CHECKING, _NOT_CHECKING = {"check", "diff", "fix"}, {"--help", "-h", "--no-isolate"}
+def _checks(words: list[str]) -> bool:
+    """Whether a check is run in a child."""
+    return words[:1] in (["check"], ["diff"], ["fix"]) and not (
+        {"--help", "-h", "--no-isolate"} & set(words)
+    )
 
 
 # What a check needs and what torch does not: it is imported while torch's library is loaded.
 _WITHOUT_TORCH = (
-    "numpy",
-    "asyncio",
-    "unittest.mock",
-    "gradprobe.runtime.run",
-    "gradprobe.targets.find",
+    *("numpy", "asyncio", "unittest.mock"),
+    *("gradprobe.runtime.run", "gradprobe.targets.find"),
 )
 
 
-@contextlib.contextmanager
-def _begun_early(words: list[str]) -> Iterator[None]:
+def _begun_early() -> Any:
     """Where another core is free, the child imports torch there while this process imports its parser, and parses."""
-    if words[:1] and words[0] in _CHECKING and _NOT_CHECKING.isdisjoint(words):
-        from ..processes.process import begun_early
-        from ..processes.resource_limits import cores
+    from ..processes.process import begun_early
+    from ..processes.resource_limits import cores
 
-        if cores() > 1:
-            with begun_early((*_WITHOUT_TORCH, "torch", "gradprobe.pipeline.probe")):
-                yield
-                return
-    yield
+    if cores() < 2:
+        return contextlib.nullcontext()
+    return begun_early((*_WITHOUT_TORCH, "torch", "gradprobe.pipeline.probe"))
 
 
 def __getattr__(name: str) -> Any:

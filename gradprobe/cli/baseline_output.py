@@ -25,8 +25,8 @@ from ..render.terminal import (
     width,
     write_stdout,
 )
-from .error_output import report_error
 from .own_process import ProgressNote, apart
+from .report_forms import report_error
 
 if TYPE_CHECKING:
     from ..numerics.evidence import ProbeResult
@@ -44,9 +44,6 @@ def check_baseline(
     show_traceback: bool,
 ) -> int:
     """Compares what a file holds of a target in its case, and keeps it there first where it holds none; the exit code.
-
-    Args:
-        request: None for all that the file holds.
 
     Raises:
         UsageFailure: the file holds nothing of the kind, or cannot be read.

@@ -15,25 +15,18 @@ from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
 from ..model.layout_run import CloseUp
-from ..model.report import Report
 from ..render.terminal import note, write_stderr, write_stdout
 from . import shared_options as shared
 from .checks import check_one, tell
-from .error_output import failures_told
-from .report_forms import Forms, with_page
+from .report_forms import Forms, failures_told, with_page
 
 
 @shared.with_case_options
 @with_page
 def diff(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
+    name: Annotated[str, shared.argument("NAME", f"One of {', '.join(names())}")],
     target: shared.Target = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)"
-        ),
-    ] = None,
+    at: Annotated[str | None, shared.option("--at")] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
@@ -58,31 +51,30 @@ def diff(
         chosen = shared.BUILT_IN if target is None and not repeated else ""
         planned = PlannedCheck("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
-        view = _kept_view(kept, row.name, place)
-        if kept is not None and view is not None:
-            made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
-            note(f"from the report of {made}, nothing was run")
-            report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
-            raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))
-        raise typer.Exit(check_one(planned, forms, Setting(show_traceback, isolate=isolate)))
+        view = _view_of(kept.close_ups if kept else (), row.name, place)
+        if kept is None or view is None:
+            raise typer.Exit(check_one(planned, forms, Setting(show_traceback, isolate=isolate)))
+        made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
+        note(f"from the report of {made}, nothing was run")
+        report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
+        raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))
 
 
-def _kept_view(kept: Report | None, name: str, place: tuple[int, int] | None) -> CloseUp | None:
-    """The view of an intermediate that the last report holds, of a head where one is asked for."""
-    for view in kept.close_ups if kept else ():
+def _view_of(
+    views: tuple[CloseUp, ...], name: str, place: tuple[int, int] | None
+) -> CloseUp | None:
+    """The view of an intermediate, of a head where one is asked for."""
+    for view in views:
         if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
             return view
     return None
 
 
 def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckRequest, bool]:
-    """What to run, and whether it is the last check of this folder, under the options given now.
+    """What to run, and whether it is the last check of this folder, under the options given now. Raises UsageFailure.
 
     Args:
         named: whether a target was given; another than the last one's is no repetition.
-
-    Raises:
-        UsageFailure: none was, and what is kept of the last check is damaged.
     """
     try:
         before = last.load()
@@ -99,9 +91,7 @@ def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckR
 
 
 def _place(word: str | None) -> tuple[int, int] | None:
-    if word is None:
-        return None
-    parts = word.split(",")
-    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+    parts = word.split(",") if word is not None else []
+    if word is not None and (len(parts) != 2 or not all(p.strip().isdigit() for p in parts)):
         raise UsageFailure(f"--at takes BATCH,HEAD, two whole numbers, got {word!r}")
-    return int(parts[0]), int(parts[1])
+    return (int(parts[0]), int(parts[1])) if parts else None

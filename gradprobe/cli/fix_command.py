@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..commands.apply_edit import apply, refuse_dirty, refuse_link
-from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
+from ..model.patch import patched
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.writing import visible
+from ..model.writing import replace_file, visible
 from ..render.console import headline
 from ..render.reasons import render_reasons
 from ..render.terminal import Progress, note, show, width
@@ -26,30 +26,20 @@ from ..targets.find import parts_of
 from . import shared_options as shared
 from .checks import say
 from .diff_command import like_the_last
-from .error_output import failures_told, print_settings
-from .report_forms import Forms
+from .report_forms import Forms, failures_told
+
+_FORCE = "Write also a file with changes that git has not"
+_GIT_SECONDS = 20
 
 
 @shared.with_case_options
 def fix(
     target: shared.Target = None,
-    apply_it: Annotated[
-        bool,
-        typer.Option(
-            "--apply", help="Write the edit into the file, after asking; then check again"
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
-    plausible: Annotated[
-        bool,
-        typer.Option(
-            "--plausible", help="Write also an edit that matches here and is not certain"
-        ),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write also a file with changes that git has not")
-    ] = False,
-    fix_budget: shared.FixBudget = None,
+    apply_it: Annotated[bool, shared.option("--apply")] = False,
+    yes: Annotated[bool, shared.option("--yes")] = False,
+    plausible: Annotated[bool, shared.option("--plausible")] = False,
+    force: Annotated[bool, shared.option("--force", _FORCE)] = False,
+    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
     family: shared.Family = None,
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
@@ -69,20 +59,20 @@ def fix(
         request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(json_file, request.command("fix"), show_traceback, request.target):
         if target is None and not repeated:
-            raise UsageFailure(
-                "fix: no TARGET was given, and no check was made in this folder", "name a TARGET"
-            )
+            words = "fix: no TARGET was given, and no check was made in this folder"
+            raise UsageFailure(words, "name a TARGET")
         shared.refuse_wrong_words(request)
-        effective = effective_settings(Path.cwd())
-        seconds = effective.timeout(timeout)
-        print_settings(effective.line(request.options, timeout))
+        settings = shared.settings_here(request.target)
+        shared.note_settings(settings, request.options, timeout)
         shared.refuse_timeout_here(timeout, isolate=isolate)
-        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        limit = seconds if isolate else None
         how = Setting(
-            show_traceback, isolate=isolate, timeout=limit, fix_budget=budget, beyond=True
+            show_traceback,
+            isolate=isolate,
+            timeout=settings.timeout(timeout) if isolate else None,
+            fix_budget=fix_budget,
+            beyond=True,
         )
-        planned = PlannedCheck("", effective.over(request))
+        planned = PlannedCheck("", settings.over(request))
         kept = last.kept_report(planned.request) if repeated else None
         if kept is not None and passing_edit(kept) is not None:
             note("the edit of the last check here, nothing was run")
@@ -101,7 +91,7 @@ def fix(
         if not is_meant:
             words = "; ".join(("the edit matches here and is not certain", *edit.reservations))
             raise UsageFailure(f"--apply: {words}", "read it, and add --plausible to write it")
-        refuse_link(Path(parts_of(request.target)[0]))
+        _refuse_link(Path(parts_of(request.target)[0]))
         _apply(edit, yes=yes, force=force)
         again, code = _checked(planned, replace(how, fix_budget=0))
         show(headline(again, width()))
@@ -124,13 +114,41 @@ def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
 
 
 def _apply(edit: TriedEdit, *, yes: bool, force: bool) -> None:
+    """Writes the edit into its file, once the user has agreed. Raises UsageFailure."""
     file = Path(edit.file)
-    refuse_link(file)
+    _refuse_link(file)
     if not force:
-        refuse_dirty(file)
+        _refuse_dirty(file)
     if not yes and not sys.stdin.isatty():
         raise UsageFailure("--apply asks first, and nobody is there to answer", "add --yes")
     if not yes and not typer.confirm(visible(f"write it into {file}?"), err=True):
         raise typer.Exit(1)
-    apply(edit)
+    try:
+        replace_file(str(file), patched(file.read_bytes().decode(), edit.diff))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageFailure(f"--apply: {file} cannot be written: {error}") from error
+    except ValueError as error:
+        words = f"--apply: {file} is not what the edit was tried in: {error}"
+        raise UsageFailure(words, "run it again") from error
     note(f"wrote {file}; checking again")
+
+
+def _refuse_link(file: Path) -> None:
+    """Raises UsageFailure for a symbolic link."""
+    if file.is_symlink():
+        words = f"--apply: {file} is a symbolic link to {file.readlink()}, and no link is followed to write"
+        raise UsageFailure(words, f"name the file itself: {file.resolve()}")
+
+
+def _refuse_dirty(file: Path) -> None:
+    """Raises UsageFailure for a file that git knows, with changes that are not committed."""
+    command = ["git", "-C", str(file.parent), "status", "--porcelain", "--", file.name]
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _GIT_SECONDS}
+    try:
+        ran = subprocess.run(command, check=False, **how)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    status = ran.stdout.strip() if ran.returncode == 0 else ""
+    if status and not status.startswith(("??", "!!")):
+        words = f"--apply: {file} has changes that are not committed"
+        raise UsageFailure(words, "commit them, or add --force")

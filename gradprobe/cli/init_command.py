@@ -13,51 +13,30 @@ from ..commands import starter_files as starter
 from ..inputs.options import FAMILIES
 from ..model.failures import UsageFailure
 from ..render.terminal import note, width, write_stdout
-from .error_output import failures_told
+from . import shared_options as shared
 from .own_process import apart
-from .report_forms import show_document
-from .shared_options import Isolate, Traceback
+from .report_forms import failures_told, show_document
+
+_PATH = f"The file to write (default: {starter.ADAPTER}, or the workflow's); the one to --list"
+_FAMILY = f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"
+_TARGET = typer.Option(
+    "--target",
+    metavar="TARGET",
+    help="What the workflow checks (default: as pyproject.toml says, else lazy)",
+)
+_JSON = "Write that list as JSON; - for stdout"
 
 
 def init(
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH",
-            help=f"The file to write (default: {starter.ADAPTER}, or the workflow's); the one to --list",
-        ),
-    ] = None,
-    family: Annotated[
-        str | None,
-        typer.Option(help=f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"),
-    ] = None,
-    ci: Annotated[
-        str | None,
-        typer.Option("--ci", metavar="NAME", help="Write a workflow for github, and no adapter"),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="What the workflow checks (default: as pyproject.toml says, else lazy)",
-        ),
-    ] = None,
-    is_listed: Annotated[
-        bool,
-        typer.Option(
-            "--list", help="List what can be checked here, or of the functions of FILE.py"
-        ),
-    ] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write that list as JSON; - for stdout"),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write over a file that is there")
-    ] = False,
-    isolate: Isolate = True,
-    show_traceback: Traceback = False,
+    path: Annotated[str | None, shared.argument("PATH", _PATH)] = None,
+    family: Annotated[str | None, shared.option("--family", _FAMILY)] = None,
+    ci: Annotated[str | None, shared.option("--ci")] = None,
+    target: Annotated[str | None, _TARGET] = None,
+    is_listed: Annotated[bool, shared.option("--list")] = False,
+    json_file: Annotated[str | None, shared.option("--json", _JSON)] = None,
+    force: Annotated[bool, shared.option("--force", "Write over a file that is there")] = False,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
 ) -> None:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.configuration.settings import seconds
+from ..commands.settings import seconds
 from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
@@ -24,8 +24,7 @@ from ..render.terminal import (
 )
 from ..targets.builtin import has_driver
 from . import shared_options as shared
-from .error_output import failures_told
-from .report_forms import show_document
+from .report_forms import failures_told, show_document
 
 if TYPE_CHECKING:
     from ..commands.mutate.campaign import Campaign
@@ -89,7 +88,7 @@ def mutate(
         gate = _gate(request, check)
         shared.refuse_wrong_words(request, takes_file=True)
         at_a_time = shared.count_of_workers(workers, unless_gpu=True)
-        limit = None if timeout is None else seconds(timeout, "--timeout")
+        limit = None if timeout is None else seconds(timeout)
         wanted = _wanted(classes)
         from ..commands.mutate.campaign import Campaign, Gate
         from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled

@@ -1,9 +1,11 @@
-"""Forms of a report for CI: their options, and the one place that writes what was asked for."""
+"""What a command writes: its report in each form that was asked for, its failures, and the exit code."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..inputs.versions import refuse_untested
 from ..model.documents import Reports
-from ..model.failures import UsageFailure
-from ..model.report import Report
+from ..model.failures import Failure, UsageFailure, as_failure
+from ..model.report import Report, failed_report
 from ..model.writing import inert, open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
 from ..render.terminal import (
@@ -23,35 +26,26 @@ from ..render.terminal import (
     show,
     takes_stderr,
     terminal,
+    write_stderr,
     write_stdout,
 )
-from .shared_options import with_group
+from .shared_options import UNTESTED, Details, with_group
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-DETAILS = "Show all of a report, and not one screen of it"
-Details = Annotated[
-    bool, typer.Option("--details", envvar="GRADPROBE_DETAILS", show_envvar=False, help=DETAILS)
-]
 
 
 def with_forms(
     command: Callable[..., None], flags: Iterable[str] = tuple(FORMS), *, details: bool = True
 ) -> Callable[..., None]:
-    """Gives a command the option of every form, or of some; it receives what was asked for as `forms`.
-
-    Args:
-        details: whether --details is an option too; a command without it shows all.
-    """
+    """Gives a command the option of every form, or of some, as `forms`; without --details it shows all."""
     names = {f"{flag[2:]}_file": flag for flag in flags}
 
-    def forms_of(**words: Any) -> Forms:
-        files = {
-            flag: STDERR if words[name] is True else words[name] for name, flag in names.items()
-        }
-        given = {flag: file for flag, file in files.items() if file not in (None, False)}
-        return Forms(given, details=words.get("details", True))
+    def forms_of(details: bool = True, **words: Any) -> Forms:
+        files = {flag: words[name] for name, flag in names.items() if words[name]}
+        return Forms(
+            {flag: STDERR if file is True else file for flag, file in files.items()}, details
+        )
 
     options = {"details": (False, Details)} if details else {}
     options |= {name: _option(flag) for name, flag in names.items()}
@@ -88,11 +82,7 @@ class Forms:
         return cls({} if file is None else {"--json": file})
 
     def show(self, report: Report, rest: str = "") -> None:
-        """Shows a report, unless stdout is a document's. What ended it is said on stderr before.
-
-        Args:
-            rest: the command that shows all of it, where that is not the same one with --details.
-        """
+        """Shows a report, unless stdout is a document's; `rest` is the command that shows all of it."""
         from ..render.screen import rendered
 
         if not self.on_stdout:
@@ -115,28 +105,20 @@ class Forms:
                 raise UsageFailure(words, "give each a file of its own")
 
     def write_so_far(self, several: Reports) -> int:
-        """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
-
-        Returns:
-            0, or 2 where a file cannot be written.
-        """
-        files = {
+        """Writes what came into every file that may be written again, where none is right yet; 2 where it cannot."""
+        again = {
             flag: file
             for flag, file in self.files.items()
             if file != STDERR and keeps_changing(file)
         }
-        return Forms(files).write(several, None)
+        return Forms(again).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
-        """Writes every form that was asked for, and says on stderr which of them cannot be written.
+        """Writes every form that was asked for; the exit code, which is 2 in place of 0 where one cannot be written.
 
         Args:
-            code: the exit code that the checks came to; None as long as more of them are to come.
+            code: what the checks came to; None as long as more of them are to come.
             said: a message that is on stderr already.
-
-        Returns:
-            The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
-            it is: neither may be taken for the other by a script that asks only for the code.
         """
         failures = [failure for failure in self._attempts(several, code) if failure is not None]
         for failure in failures:
@@ -145,13 +127,13 @@ class Forms:
         return code or (2 if failures else 0)
 
     def _attempts(self, several: Reports, code: int | None) -> Iterator[UsageFailure | None]:
-        # Two in one place were refused, and only the first says so there.
-        places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
-        if not places:
+        if not self.files:
             return
         from ..render.source_places import with_origin
 
         several = with_origin(several)
+        # Two in one place were refused: only the first says so there.
+        places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
         # All are made before one is written: then they change at one moment.
         texts = [(*place, maker_of(place[0])(several, code)) for place in places.values()]
         for flag, file, text in reversed(texts):
@@ -193,3 +175,47 @@ def _summarize(several: Reports) -> UsageFailure | None:
         words = f"--github: the summary {summary} cannot be written"
         return UsageFailure(f"{words}, {error.strerror}")
     return None
+
+
+@contextlib.contextmanager
+def failures_told(
+    forms: Forms | str | None,
+    repro_command: str,
+    show_traceback: bool,
+    target: str | None = None,
+    *,
+    runs: bool = True,
+) -> Iterator[None]:
+    """Turns failures into messages on stderr, an error report in each form asked for, and the exit code.
+
+    Args:
+        forms: those of the command, or the file of JSON where it has no other.
+        runs: whether a kernel is run, which needs versions that gradprobe is tested with.
+    """
+    try:
+        if runs and not UNTESTED.get():
+            refuse_untested()
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        failure = report_error(error, show_traceback)
+        asked = forms if isinstance(forms, Forms) else Forms.json(forms)
+        raise typer.Exit(write_failure(asked, failure, repro_command, target)) from None
+
+
+def write_failure(
+    forms: Forms, failure: Failure, repro_command: str, target: str | None = None
+) -> int:
+    """Writes a failure that is on stderr already in each form asked for; the exit code."""
+    made = Reports(reports=(failed_report(failure, repro_command, target),))
+    return forms.write(made, failure.exit_code, said=str(failure))
+
+
+def report_error(error: Exception, show_traceback: bool) -> Failure:
+    """The failure that an error is, said on stderr."""
+    failure = as_failure(error)
+    if show_traceback:
+        write_stderr("".join(traceback.format_exception(error)))
+    print_failure(failure)
+    return failure

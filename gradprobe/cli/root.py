@@ -14,66 +14,34 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from ..inputs.options import MOVED
 from ..inputs.versions import installed_versions
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.writing import safe
-from ..render.files import FORMS, files_in
-from .error_output import write_failure
-from .report_forms import Forms
+from ..render.files import FILES, FORMS, files_in
+from .report_forms import Forms, write_failure
 from .shared_options import ShortHelp
 
-# Each command, which is a function of its own name in NAME_command.py, with the first paragraph of its help.
-COMMANDS = {
-    "check": "Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.",
-    "watch": "Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.",
-    "audit": "Judge a reference of your own, and name its first wrong formula with its line.",
-    "diff": "Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected.",
-    "fix": "Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.",
-    "shrink": (
-        "Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test."
-    ),
-    "strides": "Run a kernel with every tensor in every layout, and say which it gets wrong.",
-    "lint": (
-        "Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run."
-    ),
-    "sweep": "Check many cases, several at a time, the cheapest first.",
-    "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
-    "run": (
-        "Run a program with its attention function watched, and check that with the program's real inputs and dO."
-    ),
-    "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",
-    "explain": "Say what a word of a report means, how it looks, where it was seen for real, and what to try.",
-    "doctor": (
-        "Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs."
-    ),
-    "init": "Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.",
-}
-
-
-class LazyCommand(TyperCommand):
-    """A command of which the name and the first paragraph are known; the list of commands needs no more."""
-
-    def imported(self) -> Any:
-        assert self.name is not None
-        return imported(self.name)
-
-    def make_context(self, *words: Any, **more: Any) -> Any:
-        return self.imported().make_context(*words, **more)
+COMMANDS = (
+    *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
+    *("run", "show", "explain", "doctor", "init"),
+)
+"""Each is a function of its own name in NAME_command.py, or in single_commands.py."""
+_SINGLE = ("audit", "doctor", "explain", "lint")
 
 
 @functools.cache
 def imported(name: str) -> Any:
-    found = getattr(importlib.import_module(f".{name}_command", __package__), name)
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
+    """A command, as the parser has it."""
+    module = "single_commands" if name in _SINGLE else f"{name}_command"
+    found = getattr(importlib.import_module(f".{module}", __package__), name)
     alone = typer.Typer(add_completion=False)
     # A line's end in a docstring is none in the help.
     paragraphs = (inspect.getdoc(found) or "").split("\n\n")
-    told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
-    alone.command(name, cls=ShortHelp, help=told)(found)
+    words = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
+    alone.command(name, cls=ShortHelp, help=words)(found)
     return typer.main.get_command(alone)
 
 
@@ -83,15 +51,12 @@ def root(
     ] = False,
 ) -> None:
     if version:
-        words = {**installed_versions(), "device": _device()}
+        from ..targets.builtin import has_driver
+
+        device = "GPU" if has_driver() else f"cpu ({platform.machine()})"
+        words = {**installed_versions(), "device": device}
         typer.echo(" ".join(f"{name} {value}" for name, value in words.items()))
         raise typer.Exit
-
-
-def _device() -> str:
-    from ..targets.builtin import has_driver
-
-    return "GPU" if has_driver() else f"cpu ({platform.machine()})"
 
 
 # New objects between two searches for garbage; 700 is Python's own.
@@ -106,7 +71,13 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands.update({name: LazyCommand(name, help=COMMANDS[name]) for name in COMMANDS})
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return imported(cmd_name) if cmd_name in COMMANDS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = list(args)
@@ -123,21 +94,14 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except _UsageError as error:
             error.message = safe(error.message)
-            forms = Forms(files_in(words, _flags_of(words)))
+            flags = FILES.get(words[0], ()) if words[0] in COMMANDS else tuple(FORMS)
+            forms = Forms(files_in(words, flags))
             if forms.files:
                 failure = UsageFailure(error.format_message())
                 write_failure(forms, failure, shlex.join(["gradprobe", *words]))
             raise
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
-
-
-def _flags_of(words: list[str]) -> list[str]:
-    """The forms that the command takes which is named; all, where there is no such command."""
-    if not words or words[0] not in COMMANDS:
-        return list(FORMS)
-    options = {option for parameter in imported(words[0]).params for option in parameter.opts}
-    return [flag for flag in FORMS if flag in options]
 
 
 app = typer.Typer(
@@ -153,12 +117,11 @@ app.callback(invoke_without_command=True)(root)
 
 def main() -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who started this
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # a path may hold what the terminal's encoding does not
+        elif isinstance(stream, io.TextIOWrapper):
+            # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)

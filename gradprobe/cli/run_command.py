@@ -17,37 +17,25 @@ from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, show
 from . import shared_options as shared
-from .error_output import failures_told
 from .own_process import ProgressNote, apart
-from .report_forms import show_document
+from .report_forms import failures_told, show_document
 
 if TYPE_CHECKING:
     from ..commands.record.replay import ProgramResult
 
+_COMMAND = "The command that runs the program"
+_TARGET = typer.Option(
+    "--target", metavar="TARGET", help="What to check with the real inputs (default: FUNCTION)"
+)
+
 
 @shared.with_case_options
 def run(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program"),
-    ] = None,
-    watch: Annotated[
-        str | None,
-        typer.Option(metavar="FUNCTION", help="MODULE:FUNCTION, the attention to watch"),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="What to check with the real inputs (default: FUNCTION)",
-        ),
-    ] = None,
-    keep: Annotated[int, typer.Option(help="The most sets of inputs to keep")] = 16,
-    order: Annotated[
-        str,
-        typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"),
-    ] = "bhld",
+    command: Annotated[list[str] | None, shared.argument("-- COMMAND ...", _COMMAND)] = None,
+    watch: Annotated[str | None, shared.option("--watch")] = None,
+    target: Annotated[str | None, _TARGET] = None,
+    keep: Annotated[int, shared.option("--keep")] = 16,
+    order: Annotated[str, shared.option("--order")] = "bhld",
     family: shared.Family = None,
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
@@ -75,26 +63,18 @@ def run(
 
         keeping = CapturePlan(FOLDER / watch.replace(":", "."), keep, order)
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
-        quiet = json_file == "-"
-        ended = run_watched(command or [], watch, keeping, quiet=quiet)
+        ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
-        how, sets = (
-            {"isolate": isolate, "show_traceback": show_traceback},
-            (ended, request, watch),
-        )
-        raise typer.Exit(apart(_tell_each, *sets, json_file, target=request.target, **how))
+        how = {"isolate": isolate, "show_traceback": show_traceback}
+        sets = (ended, request, watch, json_file)
+        raise typer.Exit(apart(_check_each_set, *sets, target=request.target, **how))
 
 
-def _tell_each(
+def _check_each_set(
     ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None
 ) -> int:
-    from ..commands.record.replay import (
-        as_document,
-        captures_as_json,
-        check_inputs,
-        line_of,
-        summary_line,
-    )
+    """Checks each set of inputs and tells of it; the exit code of all."""
+    from ..commands.record import replay
     from ..pipeline.reported import report_of
     from ..render.screen import rendered
 
@@ -105,21 +85,23 @@ def _tell_each(
         file: replace(request, options={**saved, **request.options, "inputs": file})
         for file in ended.files
     }
-    checks = check_inputs(ended.files, lambda file: run_check(asked[file], asked[file].command()))
-    codes, documents, shown, count = [], [], None, len(ended.files)
-    for number, checked in enumerate(checks, 1):
+    codes, documents, shown, count = list[int](), list[dict[str, Any]](), None, len(ended.files)
+    sets = replay.check_inputs(
+        ended.files, lambda file: run_check(asked[file], asked[file].command())
+    )
+    for number, checked in enumerate(sets, 1):
         codes.append(checked.code)
-        documents.append(as_document(checked, asked[checked.file].command()))
+        documents.append(replay.as_document(checked, asked[checked.file].command()))
         if json_file != "-":
-            show([line_of(number, checked)])
+            show([replay.line_of(number, checked)])
         if json_file is not None and keeps_changing(json_file):
-            dump(json_file, unfinished(captures_as_json(ended, watch, documents)))
+            dump(json_file, unfinished(replay.captures_as_json(ended, watch, documents)))
         words = f"set {number} of {count} checked"
         tell(ProgressNote(words, number, count, "sets of real inputs"))
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
-    summary = summary_line([document["verdict"] for document in documents])
-    show_document(json_file, captures_as_json(ended, watch, documents), [summary])
+    summary = replay.summary_line([document["verdict"] for document in documents])
+    show_document(json_file, replay.captures_as_json(ended, watch, documents), [summary])
     if shown is not None and shown.report is not None:
         last.save(asked[shown.file])
         if json_file != "-" and shown.code:

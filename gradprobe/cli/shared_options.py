@@ -1,21 +1,21 @@
-"""Words of the command line that several commands share: the target, the case options, the file for JSON."""
+"""The options that several commands share, each in one row of a table, and what they ask for."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from ..commands.configuration.effective import EffectiveSettings
+from ..commands.settings import Settings, refuse_misspelt, settings_of
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
 from ..model.documents import AUTO
@@ -28,7 +28,10 @@ from ..targets.builtin import BUILTINS, FILES, has_driver
 UNTESTED = ContextVar("UNTESTED", default=False)
 """Whether the command goes on with versions that gradprobe is not tested with."""
 FIX_BUDGET, SHRINK_BUDGET = 40, 60
-BATTERY_WORDS = "[pairs|quick]"
+DEFAULT = "lazy"
+BUILT_IN = f"the built-in {DEFAULT} kernel, since no target was given"
+"""What is checked where no target is named."""
+BATTERY_WORDS, ON_RAY = "[pairs|quick]", "[ADDRESS]"
 # By flag: what stands for its word, and its help.
 _ROWS = {
     "--family": (None, "softmax or lazy (default: lazy where the target takes tau)"),
@@ -37,52 +40,64 @@ _ROWS = {
     "--timeout": ("SECONDS", "Stop a check that takes longer"),
     "--fresh": (None, "Run with every cache of compiled kernels empty; yours are left as they are"),
     "--max-memory": ("SIZE", "The most memory to take in all, such as 3G or 500M (default: half of what is free)"),
+    "--traceback": (None, "Show where a failure was raised"),
+    "--details": (None, "Show all of a report, and not one screen of it"),
     "--battery": (BATTERY_WORDS, "Check cases that hold every pair of properties that TARGET takes, or each property "
                   "alone (default: pairs)"),
-    "--traceback": (None, "Show where a failure was raised"),
+    "--against": ("OTHER", "Another target, a saved REPORT.json, or interpreted or compiled for the same one: judge it "
+                  "too, and say where they differ"),
+    "--baseline": ("FILE", "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its "
+                   "noise"),
+    "--contract": (None, "Read the kernel's arithmetic: what it rounds, and in what it adds up"),
     "--fix-budget": ("N", f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})"),
     "--shrink-budget": ("N", "Of several checks, try so many cases in all to make the simplest that fails of each "
                         f"cause smaller; 0 makes none smaller (default: {SHRINK_BUDGET})"),
     "--isolate/--no-isolate": (None, "Run TARGET in a process of its own, or in this one for a debugger (default: its "
                                "own)"),
+    "--at": ("BATCH,HEAD", "The head to show (default: the first wrong one)"),
+    "--apply": (None, "Write the edit into the file, after asking; then check again"),
+    "--yes": (None, "Do not ask"),
+    "--plausible": (None, "Write also an edit that matches here and is not certain"),
+    "--watch": ("FUNCTION", "MODULE:FUNCTION, the attention to watch"),
+    "--keep": (None, "The most sets of inputs to keep"),
+    "--order": (None, "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"),
+    "--ci": ("NAME", "Write a workflow for github, and no adapter"),
+    "--list": (None, "List what can be checked here, or of the functions of FILE.py"),
 }  # fmt: skip
+_OF_ENVIRONMENT = {"--fix-budget", "--shrink-budget", "--isolate/--no-isolate", "--details"}
+
+
+def option(flags: str, help: str = "") -> Any:
+    """The row of an option; those that the environment may give too take GRADPROBE_NAME."""
+    metavar, words = _ROWS.get(flags, (None, ""))
+    more: dict[str, Any] = {"min": 0} if metavar == "N" else {}
+    if flags in _OF_ENVIRONMENT:
+        name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+        more |= {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
+    return typer.Option(flags, metavar=metavar, help=help or words, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+_TARGET = "Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"
 _OF_EACH = (
     "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
     "another)"
 )
-
-
-def _option(flags: str, help: str = "") -> Any:
-    metavar, words = _ROWS[flags]
-    name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    more: dict[str, Any] = {}
-    if metavar == "N" or name == "ISOLATE":  # which the environment may give too
-        more = {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
-    if metavar == "N":
-        more["min"] = 0
-    return typer.Option(flags, metavar=metavar, help=help or words, **more)
-
-
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TARGET",
-        help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)",
-    ),
-]
-Family = Annotated[str | None, _option("--family")]
-Reference = Annotated[str | None, _option("--reference")]
-JsonFile = Annotated[str | None, _option("--json")]
-Isolate = Annotated[bool, _option("--isolate/--no-isolate")]
-IsolateEach = Annotated[bool | None, _option("--isolate/--no-isolate", _OF_EACH)]
-Timeout = Annotated[float | None, _option("--timeout")]
-Fresh = Annotated[bool, _option("--fresh")]
-MaxMemory = Annotated[str | None, _option("--max-memory")]
-FixBudget = Annotated[int | None, _option("--fix-budget")]
-ShrinkBudget = Annotated[int, _option("--shrink-budget")]
-Battery = Annotated[str | None, _option("--battery")]
-Traceback = Annotated[bool, _option("--traceback")]
-ON_RAY = "[ADDRESS]"
+Target = Annotated[str | None, argument("TARGET", _TARGET)]
+Family = Annotated[str | None, option("--family")]
+Reference = Annotated[str | None, option("--reference")]
+JsonFile = Annotated[str | None, option("--json")]
+Isolate = Annotated[bool, option("--isolate/--no-isolate")]
+IsolateEach = Annotated[bool | None, option("--isolate/--no-isolate", _OF_EACH)]
+Timeout = Annotated[float | None, option("--timeout")]
+Fresh = Annotated[bool, option("--fresh")]
+FixBudget = Annotated[int, option("--fix-budget")]
+ShrinkBudget = Annotated[int, option("--shrink-budget")]
+Traceback = Annotated[bool, option("--traceback")]
+Details = Annotated[bool, option("--details")]
 
 
 def _is_battery(word: str) -> bool:
@@ -107,16 +122,6 @@ def with_word(words: Sequence[str]) -> list[str]:
     return found
 
 
-def battery_as_told(word: str | None) -> str | bool | None:
-    """--battery as a command line that repeats the check says it."""
-    return True if word == AUTO else word
-
-
-DEFAULT = "lazy"
-BUILT_IN = f"the built-in {DEFAULT} kernel, since no target was given"
-"""What is checked where no target is named."""
-
-
 def request_of(
     target: str | None,
     family: str | None,
@@ -125,11 +130,7 @@ def request_of(
     *,
     takes_file: bool = False,
 ) -> CheckRequest:
-    """What the words of a command ask for.
-
-    Args:
-        takes_file: whether FILE.py is a target; else it stands for its one function that can be checked.
-    """
+    """What is asked for; FILE.py stands for its one function that can be checked, unless it is a target itself."""
     word = DEFAULT if target is None else target
     if word.endswith(FILES) and not takes_file:
         from ..targets.definitions import with_function
@@ -138,26 +139,37 @@ def request_of(
     return CheckRequest(word, family, reference, options)
 
 
-def targets_of(target: str | None, configured: Sequence[str]) -> list[str]:
-    """What a command tries one after another: the target that is named, else those of the project."""
-    return [target] if target is not None else list(configured) or [DEFAULT]
-
-
-def settle_default(target: str | None, effective: EffectiveSettings) -> None:
-    """Says that the built-in is meant, where no target is named and none configured. Raises UsageFailure."""
-    if target is None and not effective.top.targets:
-        effective.refuse_misspelt()
+def targets_of(target: str | None, settings: Settings) -> list[str]:
+    """What a command tries one after another: that which is named, else those of the project, else the built-in."""
+    if target is None and not settings.top.targets:
         note(BUILT_IN)
+    return [target] if target is not None else list(settings.top.targets) or [DEFAULT]
+
+
+def settings_here(target: str | None) -> Settings:
+    """The settings of this folder. Without a target and without a table, a misspelt one is refused (UsageFailure)."""
+    settings = settings_of(Path.cwd())
+    if target is None and not settings.place:
+        refuse_misspelt(Path.cwd())
+    return settings
+
+
+def note_settings(
+    settings: Settings,
+    given: Mapping[str, Any],
+    timeout: float | None,
+    counted: Sequence[str] = (),
+) -> None:
+    """Says on stderr what is in force besides these case options and the timeout of the command line."""
+    named = {} if timeout is None else {"timeout": timeout}
+    if line := settings.line({**given, **named}, counted):
+        note(line)
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
-    """Does nothing where the options may be right and the target may be there. Neither it nor torch is imported.
+    """Raises UsageFailure where an option has another form, or no target or reference can be meant.
 
-    Args:
-        takes_file: whether FILE.py without a function is a target.
-
-    Raises:
-        UsageFailure: an option has another form, or no target or reference can be meant; with what may be.
+    Neither the target nor torch is imported.
     """
     parse(request.options)
     refuse_unknown_family(request.family)
@@ -171,42 +183,56 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
 
 
 def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
-    """How many processes work at the same time: as many as were asked for, else one a core.
-
-    Args:
-        unless_gpu: whether it is one alone where they would share a GPU.
-
-    Raises:
-        UsageFailure: --workers is none.
-    """
+    """As many as were asked for, else one a core, or one alone where they would share a GPU. Raises UsageFailure."""
     if given is not None and given < 1:
         raise UsageFailure(f"--workers must be at least 1, got {given}")
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
 
 
+def refuse_timeout_here(timeout: float | None, *, isolate: bool) -> None:
+    """Raises UsageFailure for a timeout of a check that this process makes."""
+    if timeout is not None and not isolate:
+        words = "--timeout stops a process, and --no-isolate is in this one"
+        raise UsageFailure(words, "drop one of them")
+
+
 def with_case_options(
     command: Callable[..., None], *, several: bool = False
 ) -> Callable[..., None]:
-    """Gives a command every case option; it receives those given as `options`, by name.
+    """Gives a command every case option; it receives those given as `options`, each a list where it may be several."""
 
-    Args:
-        several: whether each option may be given several times, and its value is the list of them.
-    """
-
-    @functools.wraps(command)
-    def run(*, options: dict[str, Any], **words: Any) -> None:
-        most = options.pop("max_memory", None)
+    def run(*words: Any, options: dict[str, Any], **own: Any) -> None:
         UNTESTED.set(bool(options.get("untested")))
-        with _bounded(most):
-            command(**words, options=options)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(bounded(options.pop("max_memory", None)))
+            except UsageFailure as failure:
+                print_failure(failure)
+                raise typer.Exit(failure.exit_code) from failure
+            command(*words, **own, options=options)
 
-    rows = {option.name: (None, _annotation(option, several)) for option in OPTIONS}
-    shared = {"help_all": (False, HelpAll), "max_memory": (None, MaxMemory)}
-    return with_group(run, "options", _given, {**shared, **rows})
+    def given(help_all: bool, **words: Any) -> dict[str, Any]:
+        return {name: word for name, word in words.items() if word not in (None, [])}
+
+    rows: dict[str, tuple[Any, Any]] = {
+        "help_all": (False, HelpAll),
+        "max_memory": (None, Annotated[str | None, option("--max-memory")]),
+    }
+    rows |= {row.name: (None, _annotation(row, several)) for row in OPTIONS}
+    return with_group(command, "options", given, rows, run)
 
 
-def _given(help_all: bool, **words: Any) -> dict[str, Any]:
-    return {name: word for name, word in words.items() if word is not None and word != []}
+def _annotation(row: Any, several: bool) -> Any:
+    flags = f"{row.flag}/--no-{row.flag[2:]}" if row.kind is bool else row.flag
+    kind = list[str] if row.kind is list else list[row.kind] if several else row.kind
+    described = typer.Option(
+        flags,
+        help=row.help.replace("[", r"\["),  # brackets in a help text are markup to rich
+        metavar=row.metavar,
+        rich_help_panel="Case",
+        show_default=False,
+    )
+    return Annotated[kind | None, described]
 
 
 def with_group(
@@ -214,28 +240,28 @@ def with_group(
     name: str,
     made: Callable[..., Any],
     options: Mapping[str, tuple[Any, Any]],
+    called: Callable[..., None] | None = None,
 ) -> Callable[..., None]:
-    """A function that typer takes for a command which receives some of its options together, as one value.
+    """What typer takes for a command that receives some of its options together, made into one parameter.
 
     Args:
-        name: the command's parameter, in whose place they stand.
-        made: makes the value of the options by their names.
         options: by name, the default and the annotation of each.
+        called: what is called in the command's place.
     """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    at = [parameter.name for parameter in own].index(name)
     by_name = inspect.Parameter.KEYWORD_ONLY
     added = [
         inspect.Parameter(option, by_name, default=default, annotation=annotation)
         for option, (default, annotation) in options.items()
     ]
+    parameters = list[inspect.Parameter]()
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        is_group = parameter.name == name
+        parameters += added if is_group else [parameter.replace(kind=by_name)]
 
     def run(**words: Any) -> None:
         group = made(**{option: words.pop(option) for option in options})
-        command(**words, **{name: group})
+        (called or command)(**words, **{name: group})
 
-    others = [parameter.replace(kind=by_name) for parameter in own]
-    parameters = [*others[:at], *added, *others[at + 1 :]]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
@@ -247,38 +273,6 @@ def with_fields(name: str, group: Any) -> Callable[[Callable[..., None]], Callab
     kinds = get_type_hints(group, include_extras=True)
     options = {field.name: (field.default, kinds[field.name]) for field in fields(group)}
     return lambda command: with_group(command, name, group, options)
-
-
-@contextlib.contextmanager
-def _bounded(word: str | None) -> Iterator[None]:
-    """While open, whatever runs, in this process or another, takes no more memory than was asked for."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(bounded(word))
-        except UsageFailure as failure:
-            print_failure(failure)
-            raise typer.Exit(failure.exit_code) from failure
-        yield
-
-
-def _annotation(option: Any, several: bool) -> Any:
-    flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
-    kind = list[str] if option.kind is list else list[option.kind] if several else option.kind
-    described = typer.Option(
-        flags,
-        help=option.help.replace("[", r"\["),  # brackets in a help text are markup to rich
-        metavar=option.metavar,
-        rich_help_panel="Case",
-        show_default=False,
-    )
-    return Annotated[kind | None, described]
-
-
-def refuse_timeout_here(timeout: float | None, *, isolate: bool) -> None:
-    """Raises UsageFailure for a timeout of a check that this process makes."""
-    if timeout is not None and not isolate:
-        words = "--timeout stops a process, and --no-isolate is in this one"
-        raise UsageFailure(words, "drop one of them")
 
 
 TYPED = frozenset(
@@ -310,27 +304,18 @@ HelpAll = Annotated[
 
 
 class ShortHelp(TyperCommand):
-    """A command whose help leaves out what is seldom typed, where it has --help-all.
-
-    --battery and --ray may stand without their word.
-    """
+    """A command whose help leaves out what is seldom typed, where it has --help-all."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_word(args))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        options: list[Any] = [one for one in self.params if one.param_type_name == "option"]
-        is_short = "help_all" in [one.name for one in options] and not ctx.meta.get(_ALL)
-        seldom = [one for one in options if is_short and one.name not in TYPED and not one.hidden]
-        epilog, markup = self.epilog, self.rich_markup_mode
-        if seldom:
-            self.rich_markup_mode = None  # boxes take a third of the columns
-            self.epilog = f"{len(seldom)} more options: {ctx.command_path} --help-all"
-        try:
-            for option in seldom:
-                option.hidden = True
-            super().format_help(ctx, formatter)
-        finally:
-            self.epilog, self.rich_markup_mode = epilog, markup
-            for option in seldom:
-                option.hidden = False
+        options: list[Any] = [row for row in self.params if row.param_type_name == "option"]
+        is_short = "help_all" in [row.name for row in options] and not ctx.meta.get(_ALL)
+        seldom = [row for row in options if row.name not in TYPED]
+        for row in seldom:
+            row.hidden = is_short
+        more = f"{len(seldom)} more options: {ctx.command_path} --help-all"
+        self.epilog = more if is_short else None
+        self.rich_markup_mode = None if is_short else "rich"  # boxes take a third of the columns
+        super().format_help(ctx, formatter)

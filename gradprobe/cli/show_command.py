@@ -10,8 +10,7 @@ import typer
 
 from ..commands.saved_reports import damage_told, read
 from ..commands.suite.outcome import code_of_reports
-from ..inputs.history import FILE as LAST
-from ..inputs.history import last_report
+from ..inputs.history import FILE, last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
@@ -19,24 +18,17 @@ from ..render.source_places import with_origin
 from ..render.terminal import dump, terminal, width
 from ..render.terminal import show as show_lines
 from .checks import say, say_nothing_compared
-from .error_output import failures_told
-from .report_forms import Forms, with_forms, write_form
-from .shared_options import Traceback
+from .report_forms import Forms, failures_told, with_forms, write_form
+from .shared_options import Traceback, argument
+
+_FILE = "What --json wrote, of one check or of several (default: the last check of this folder)"
+_NEW = "A report of now, to say what changed since FILE"
 
 
 @partial(with_forms, details=False)
 def show(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="What --json wrote, of one check or of several (default: the last check of this folder)",
-        ),
-    ] = None,
-    newer: Annotated[
-        str | None,
-        typer.Argument(metavar="NEW", help="A report of now, to say what changed since FILE"),
-    ] = None,
+    file: Annotated[str | None, argument("FILE", _FILE)] = None,
+    newer: Annotated[str | None, argument("NEW", _NEW)] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: Traceback = False,
 ) -> None:
@@ -54,7 +46,7 @@ def show(
         if file is not None and newer is not None:
             raise typer.Exit(_show_changes(file, newer, forms))
         several = with_origin(_last() if file is None else read(file))
-        with damage_told(file or str(LAST)):
+        with damage_told(file or str(FILE)):
             _print(several, forms, show_traceback)
             code = forms.write(several, code_of_reports(several))
         raise typer.Exit(code)
@@ -62,32 +54,23 @@ def show(
 
 def _show_changes(old: str, new: str, forms: Forms) -> int:
     """Says what changed from one report to another; 1 where something is worse. Raises UsageFailure."""
-    from ..render.comparison import (
-        WORSE,
-        changes_of,
-        comparison_as_json,
-        render_comparison,
-        verdict_of,
-    )
+    from ..render import comparison
 
     for flag in forms.files.keys() - {"--json", "--html"}:
         words = f"{flag}: changes from {old} to {new} are written as --json and --html"
         raise UsageFailure(words)
     before, after = read(old), read(new)
     with damage_told(f"{old} or {new}"):
-        changes = changes_of(before, after)
+        changes = comparison.changes_of(before, after)
         if not forms.on_stdout:
-            show_lines(list(render_comparison(changes, width())))
-        dump(forms.files.get("--json"), comparison_as_json(changes))
-        if "--html" in forms.files:
+            show_lines(list(comparison.render_comparison(changes, width())))
+        dump(forms.files.get("--json"), comparison.comparison_as_json(changes))
+        if page := forms.files.get("--html"):
             from ..render.page import page_of_comparison
 
-            failure = write_form(
-                "--html", forms.files["--html"], page_of_comparison(before, after)
-            )
-            if failure is not None:
+            if failure := write_form("--html", page, page_of_comparison(before, after)):
                 raise failure
-    return int(verdict_of(changes) == WORSE)
+    return int(comparison.verdict_of(changes) == comparison.WORSE)
 
 
 def _last() -> Reports:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure
@@ -19,8 +18,8 @@ from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
 from . import shared_options as shared
 from .diff_command import like_the_last
-from .error_output import failures_told, print_settings
 from .own_process import ProgressNote, apart
+from .report_forms import failures_told
 
 if TYPE_CHECKING:
     from ..commands.shrink.shrinking import ShrinkResult
@@ -48,7 +47,7 @@ def shrink(
     ] = str(last.FOLDER / "test_shrunk.py"),
     isolate: shared.IsolateEach = None,
     timeout: shared.Timeout = None,
-    fix_budget: shared.FixBudget = None,
+    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
     family: shared.Family = None,
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
@@ -65,15 +64,14 @@ def shrink(
         request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(json_file, request.command("shrink"), show_traceback):
         shared.refuse_wrong_words(request)
-        effective = effective_settings(Path.cwd())
-        seconds = effective.timeout(timeout)
-        print_settings(effective.line(request.options, timeout))
-        request = effective.over(request)
+        settings = shared.settings_here(request.target)
+        seconds = settings.timeout(timeout)
+        shared.note_settings(settings, request.options, timeout)
+        request = settings.over(request)
         if repeated:
             note(f"as in the last check here: {request.command()}")
         alone = bool(isolate) or seconds is not None
-        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        how = Setting(show_traceback, isolate=alone, timeout=seconds, fix_budget=budget)
+        how = Setting(show_traceback, isolate=alone, timeout=seconds, fix_budget=fix_budget)
         # Where each case has a process of its own, none is run in this one.
         apart_too = not (isolate is False or alone)
         words = (request, tries, how, {"script": script, "test": test}, json_file)

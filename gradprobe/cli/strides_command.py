@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec import structs
 
-from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checking import Setting
 from ..commands.suite.outcome import code_of, code_of_report
 from ..inputs.history import CheckRequest
@@ -21,8 +19,7 @@ from ..model.report import Report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
 from . import shared_options as shared
 from .checks import say
-from .error_output import failures_told, print_settings
-from .report_forms import Forms, with_forms
+from .report_forms import Forms, failures_told, with_forms
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -40,7 +37,7 @@ def strides(
         bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")
     ] = False,
     timeout: shared.Timeout = None,
-    fix_budget: shared.FixBudget = None,
+    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
     family: shared.Family = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: shared.Traceback = False,
@@ -59,22 +56,21 @@ def strides(
         forms.refuse_one_file_twice()
         _refuse(options)
         shared.refuse_wrong_words(request)
-        effective = effective_settings(Path.cwd())
-        shared.settle_default(target, effective)
-        targets = shared.targets_of(target, effective.top.targets)
-        counted = [] if target else [plural(len(effective.top.targets), "target")]
+        settings = shared.settings_here(target)
+        targets = shared.targets_of(target, settings)
+        counted = [] if target else [plural(len(settings.top.targets), "target")]
         # A project's own layouts are for check: here all are tried.
-        print_settings(effective.line(dict.fromkeys(_LAYOUTS) | options, timeout, counted))
+        given = dict.fromkeys(_LAYOUTS) | options
+        shared.note_settings(settings, given, timeout, counted)
         planned = len(targets) if len(targets) > 1 else None
         so_far = Reports(reports=(), planned=planned)
         if code := forms.write_so_far(structs.replace(so_far, planned=len(targets))):
             raise typer.Exit(code)
-        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         workers = min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True))
-        limit = effective.timeout(timeout)
-        how = Setting(show_traceback, workers, timeout=limit, fix_budget=budget)
+        limit = settings.timeout(timeout)
+        how = Setting(show_traceback, workers, timeout=limit, fix_budget=fix_budget)
         for word in targets:
-            asked = effective.over(replace(request, target=word))
+            asked = settings.over(replace(request, target=word))
             report = _surveyed(asked, words, how, forms, so_far)
             say(report, show_traceback)
             forms.show(report)

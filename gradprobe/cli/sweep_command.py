@@ -6,12 +6,11 @@ import functools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..commands.configuration.effective import EffectiveSettings, effective_settings
+from ..commands.settings import Settings
 from ..commands.suite.checking import Setting
 from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
@@ -28,8 +27,7 @@ from ..processes.resource_limits import gpus
 from ..render.terminal import note
 from . import shared_options as shared
 from .checks import check_several
-from .error_output import failures_told, print_settings
-from .report_forms import Forms, with_forms
+from .report_forms import Forms, failures_told, with_forms
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
@@ -105,10 +103,10 @@ def sweep(
         shared.refuse_wrong_words(replace(request, options={}))
         for name, words in options.items():
             parse({name: words} if name in _LISTS else {name: words[0]})
-        effective = effective_settings(Path.cwd())
+        settings = shared.settings_here(target)
         on_gpus = workers is None and options.get("device") != ["cpu"] and gpus()
         at_a_time = len(gpus()) if on_gpus else shared.count_of_workers(workers)
-        limit = effective.timeout(timeout)
+        limit = settings.timeout(timeout)
         how = Setting(show_traceback, at_a_time, timeout=limit, shrink_budget=shrink_budget)
         cluster = None if ray is None else RayCluster(ray, retries)
         if cluster is not None:
@@ -119,10 +117,9 @@ def sweep(
             kept = Journal.reopened(resume)
             plan = _plan(kept.asked, how, kept.reports)
         else:
-            shared.settle_default(target, effective)
-            asked = _asked(request, target, effective, draw, minutes)
+            asked = _asked(request, target, settings, draw, minutes)
             counted = [plural(len(asked.requests), "target")] if target is None else []
-            print_settings(effective.line(options, timeout, counted))
+            shared.note_settings(settings, options, timeout, counted)
             plan = _plan(asked, how)
             kept = Journal.begun(asked, journal)
         with kept:
@@ -143,7 +140,7 @@ def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
 def _asked(
     request: last.CheckRequest,
     target: str | None,
-    effective: EffectiveSettings,
+    settings: Settings,
     draw: int | None,
     minutes: float | None,
 ) -> SweepRequest:
@@ -161,12 +158,12 @@ def _asked(
             fixed[name] = values[0]
         else:
             varied[name] = values
-    targets = shared.targets_of(target, effective.top.targets)
+    targets = shared.targets_of(target, settings)
     if len(targets) > 1 and minutes is not None:
         raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
     requests = list[last.CheckRequest]()
     for word in targets:
-        whole = effective.over(replace(request, target=word, options=fixed))
+        whole = settings.over(replace(request, target=word, options=fixed))
         own = {name: value for name, value in whole.options.items() if name not in varied}
         requests.append(replace(whole, options=own))
     return SweepRequest(tuple(requests), varied, draw, minutes)

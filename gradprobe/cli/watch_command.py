@@ -7,12 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome
 from ..commands.suite.plan import PlannedCheck
@@ -36,8 +34,7 @@ from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, show, terminal, write_as_is
 from . import shared_options as shared
 from .checks import say
-from .error_output import failures_told, print_settings
-from .report_forms import Forms
+from .report_forms import Forms, failures_told
 
 
 @shared.with_case_options
@@ -47,7 +44,7 @@ def watch(
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
     timeout: shared.Timeout = None,
-    fix_budget: shared.FixBudget = None,
+    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -60,17 +57,14 @@ def watch(
     with failures_told(json_file, request.command("watch"), show_traceback, request.target):
         refuse_without_watchfiles()
         shared.refuse_wrong_words(request)
-        fix = shared.FIX_BUDGET if fix_budget is None else fix_budget
 
         def plan() -> tuple[PlannedCheck, Setting]:
-            effective = effective_settings(Path.cwd())
-            if target is None:
-                effective.refuse_misspelt()
-            print_settings(effective.line(request.options, timeout))
-            seconds = effective.timeout(timeout)
-            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, beyond=True)
+            settings = shared.settings_here(target)
+            shared.note_settings(settings, options, timeout)
+            seconds = settings.timeout(timeout)
+            how = Setting(show_traceback, timeout=seconds, fix_budget=fix_budget, beyond=True)
             chosen = shared.BUILT_IN if target is None else ""
-            return PlannedCheck("", effective.over(request), chosen=chosen), how
+            return PlannedCheck("", settings.over(request), chosen=chosen), how
 
         watched = _Watch(plan, Forms.json(json_file))
         with warm(watched.planned.request.options):
@@ -122,31 +116,25 @@ class _Watch:
 
     def _checked(self) -> CheckOutcome:
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
-        start, told = time.monotonic(), list[str]()
+        start, is_first = time.monotonic(), True
 
         def tell_first(so_far: Report) -> None:
-            if told or not so_far.runs:
+            nonlocal is_first
+            if not is_first or not so_far.runs:
                 return
-            run, seconds = so_far.runs[0], time.monotonic() - start
-            changes = [
-                one for one in changes_since(self._before, so_far) if one.what != "verdict"
-            ]
-            told.extend(sentences_of(changes))
-            told.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
-            tick.over(lambda: note("\ngradprobe: ".join(told)))
+            is_first, run, seconds = False, so_far.runs[0], time.monotonic() - start
+            changes = changes_since(self._before, so_far)
+            lines = [*sentences_of([one for one in changes if one.what != "verdict"])]
+            lines.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
+            tick.over(lambda: note("\ngradprobe: ".join(lines)))
 
-        def tick_of_layout(stage: str, _: float, layout: str) -> None:
+        def show_stage(stage: str, _: float, layout: str) -> None:
             tick(f"{layout}: {stage}" if layout else stage, None)
 
         with Progress() as tick:
             tick("importing the target", None)
-            (checked,) = check_each(
-                [self.planned],
-                self._setting,
-                echo=sys.stderr.write,
-                tick=tick_of_layout,
-                told=tell_first,
-            )
+            how: dict[str, Any] = {"echo": sys.stderr.write, "tick": show_stage}
+            (checked,) = check_each([self.planned], self._setting, told=tell_first, **how)
             return checked
 
     def _show(self, checked: CheckOutcome, seconds: float) -> None:
@@ -187,10 +175,7 @@ class _Watch:
 
 def _saved_at(file: str) -> float:
     """In seconds since 1970; 0 of one that is not there."""
-    try:
-        return os.stat(file).st_mtime
-    except OSError:
-        return 0.0
+    return os.stat(file).st_mtime if os.path.exists(file) else 0.0
 
 
 def _clear() -> None:

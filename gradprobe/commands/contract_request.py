@@ -116,36 +116,31 @@ def contract_of(target: Target, case: Case) -> Contract:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
-    experiment, trace = _ran(target, replace(case, pattern="dyadic"))
+    experiment, trace = _ran(target, case, pattern="dyadic")
     given = [name for name in PRODUCTS if name in trace.values]
     if not given:
-        raise TargetFailure(
-            f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off"
-        )
-    contract = Contract(
-        target.name, experiment.case, absent=tuple(name for name in PRODUCTS if name not in given)
-    )
+        words = f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off"
+        raise TargetFailure(words)
+    absent = tuple(name for name in PRODUCTS if name not in given)
+    contract = Contract(target.name, experiment.case, absent=absent)
     if case.dtype == "float32":
         return _of_float32(contract, target)
     # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
     exact = _measured(experiment, trace)
-    wrong = {
-        name
-        for name, finding in exact.comparison.findings.items()
-        if finding.mismatched and name in given
-    }
+    findings = exact.comparison.findings
+    wrong = {name for name in given if name in findings and findings[name].mismatched}
     sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one.by, Model)}
     short = case
     if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
         length = min(case.seqlen_q, _MOST_ROWS)
         short = case.with_lengths(length, length)
         if sums:  # in a shorter case it may be in other tiles
-            exact = _measured(*_ran(target, replace(short, pattern="dyadic")))
+            exact = _measured(*_ran(target, short, pattern="dyadic"))
     models = {one.name: one.by for one in exact.coarser if isinstance(one.by, Model)}
     operand = next((one.by for one in exact.coarser if isinstance(one.by, Operand)), None)
     # A scale that is no power of two, where it may have one.
     scale = 0.8 * short.scale if "scale" in target.takes else short.scale
-    experiment, trace = _ran(target, replace(short, pattern="normal", scale=scale))
+    experiment, trace = _ran(target, short, pattern="normal", scale=scale)
     x = _measured(experiment, trace).x
     evaluation = evaluation_of(x, operand) if operand else None
     roundings = tuple(rounded_parts(experiment.case, x, trace, models, evaluation))
@@ -157,7 +152,7 @@ def contract_of(target: Target, case: Case) -> Contract:
 
 def _of_float32(contract: Contract, target: Target) -> Contract:
     """How it multiplies float32: by the first arithmetic within whose budget all that came is."""
-    experiment, trace = _ran(target, replace(contract.case, pattern="normal"))
+    experiment, trace = _ran(target, contract.case, pattern="normal")
     for dots in ("ieee", "tf32"):
         # The target is run as it was asked for, and judged by one and the other.
         judged = replace(experiment, case=replace(experiment.case, dots=dots))
@@ -166,7 +161,8 @@ def _of_float32(contract: Contract, target: Target) -> Contract:
     return replace(contract, unread=tuple(name for name in PRODUCTS if name in trace.values))
 
 
-def _ran(target: Target, case: Case) -> tuple[Experiment, Trace]:
+def _ran(target: Target, case: Case, **changes: Any) -> tuple[Experiment, Trace]:
+    case = replace(case, **changes)
     experiment = experiment_of(case, target)
     trace = run_target(target, case, inputs_of(experiment, ())).trace
     assert trace is not None  # what is contiguous may not be refused
@@ -189,10 +185,8 @@ def render_contract(contract: Contract, width: int) -> list[Text]:
     """Lines of a console: what the kernel does otherwise than its dtype implies, then each result in its parts."""
     from rich.text import Text
 
-    verdict, style = ("CONTRACT", "bold green")
-    if contract.unread:
-        verdict, style = ("NOT READ", "bold yellow")
-    lines = [*headed(verdict, style, _headline(contract), width), Text("")]
+    verdict = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
+    lines = [*headed(*verdict, _headline(contract), width), Text("")]
     for parts in contract.roundings:
         title = f"{parts.of} = {PRODUCTS[parts.of].formula}"
         for line in lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20)):

@@ -1,15 +1,11 @@
-"""Writes what `gradprobe init` gives: an adapter, or a workflow that installs the gradprobe that runs here."""
+"""Writes what `gradprobe init` gives: an adapter, or a workflow."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from .. import __version__
 from ..inputs.options import refuse_unknown_family
@@ -20,54 +16,22 @@ from ..targets.find import parts_of
 
 ADAPTER, WORKFLOW = "gradprobe_adapter.py", ".github/workflows/gradprobe.yml"
 VENDOR = "vendor"
-"""The folder of a user's repository that a wheel of gradprobe goes into, where it has no address."""
-# The start of an expression that GitHub evaluates before a shell sees it.
-_EXPRESSION = "${{"
-
-
-def requirement() -> str:
-    """What pip installs in a workflow: the commit or the archive that pip recorded here (PEP 610), else a wheel."""
-    recorded = _recorded()
-    url, vcs = str(recorded.get("url", "")), recorded.get("vcs_info")
-    parts = urlsplit(url)
-    # Without a name and a password: what is written is committed.
-    public = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    if vcs:
-        return f"gradprobe @ git+{public}@{vcs['commit_id']}"
-    if url.startswith("https:"):
-        return f"gradprobe @ {public}"
-    name = _source(recorded).name
-    own = f"gradprobe-{__version__}-py3-none-any.whl"
-    return f"{VENDOR}/{name if name.endswith('.whl') else own}"
+"""The folder of a user's repository that a wheel of gradprobe goes into: it is on no index."""
+WHEEL = f"{VENDOR}/gradprobe-{__version__}-py3-none-any.whl"
 
 
 def wheel_command() -> str:
-    """What puts the wheel into VENDOR; "" where the workflow needs none, or it is there."""
-    wanted = requirement()
-    if not wanted.startswith(VENDOR) or Path(wanted).is_file():
+    """What puts the wheel into VENDOR; "" where it is there."""
+    if Path(WHEEL).is_file():
         return ""
-    source, checkout = _source(_recorded()), Path(__file__).parents[2]
-    found = [source] if source.suffix == ".whl" and source.is_file() else []
-    found += [folder for folder in (source, checkout) if (folder / "pyproject.toml").is_file()]
-    words = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", VENDOR]
-    return shlex.join([*words, str(found[0]) if found else "CHECKOUT"])
-
-
-def _recorded() -> dict[str, Any]:
-    """What pip wrote about a package that did not come from an index; nothing where it did, or was not installed."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        text = metadata.distribution("gradprobe").read_text("direct_url.json")
-        return dict(json.loads(text or "{}"))
-    return {}
-
-
-def _source(recorded: dict[str, Any]) -> Path:
-    """The file or folder that pip installed from."""
-    return Path(unquote(urlsplit(str(recorded.get("url", ""))).path))
+    checkout = Path(__file__).parents[2]
+    source = str(checkout) if (checkout / "pyproject.toml").is_file() else "CHECKOUT"
+    words = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", VENDOR, source]
+    return shlex.join(words)
 
 
 def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
-    """Writes a workflow for a target; for None, for the one that pyproject.toml configures, or else the default one.
+    """Writes a workflow for a target; for None, for what pyproject.toml configures, or else the default one.
 
     Raises:
         UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is
@@ -80,9 +44,11 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     if target is not None:
         _refuse_outside(target)
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
-    words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
+    words = {"target": target or "", "gradprobe": WHEEL, "path": path.as_posix()}
     for name, word in words.items():
-        if _EXPRESSION in word or not word.isprintable():
+        if (
+            "${{" in word or not word.isprintable()
+        ):  # what GitHub evaluates before a shell sees it
             what = f"{word!r} cannot be written into a workflow"
             raise UsageFailure(f"{what}: GitHub would not read it as one word")
         # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.
@@ -93,14 +59,10 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
 def _refuse_outside(word: str) -> None:
     """Raises UsageFailure for a file that a workflow would not find."""
     place = Path("" if word in BUILTINS else parts_of(word)[0])
-    if place.suffix != ".py":
-        return
-    if place.is_absolute() or ".." in place.parts:
-        what = f"--target {word}: a workflow only sees the repository"
-        raise UsageFailure(what, "name it from its root")
-    if not place.is_file():
-        what = f"--target {word}: there is no file {place}"
-        raise UsageFailure(what, "the path begins at the repository's root")
+    is_outside = place.is_absolute() or ".." in place.parts
+    if place.suffix == ".py" and (is_outside or not place.is_file()):
+        what = f"--target {word}: a workflow sees no file {place} in the repository"
+        raise UsageFailure(what, "name it from the repository's root")
 
 
 def write_adapter(path: Path, family: str, *, force: bool = False) -> None:

@@ -20,7 +20,7 @@ from ..processes import forks
 from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, FILES, has_driver
 from ..targets.find import parts_of
-from .configuration.settings import table_of
+from .settings import table_of
 from .suite.outcome import CheckOutcome
 from .suite.plan import PlannedCheck
 

@@ -29,11 +29,7 @@ def assert_backward_matches(
         assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
         assert_backward_matches("attention.py:backward", window=(16, 0), layout=["do=blhd", "q=distinct"])
 
-    Args:
-        target: a function that the command line could check, or the word by which it would find one.
-        reference: a reference of your own, given in the same way. It is audited first.
-        family: "softmax" or "lazy"; by default lazy where the target takes tau.
-        options: the case options of `gradprobe check --help`, as `gradprobe.check` takes them.
+    Its arguments are those of `gradprobe.check`.
 
     Raises:
         AssertionError: a mismatch. The message is what `gradprobe check` prints.
@@ -55,11 +51,7 @@ def report_on(
     family: str | None = None,
     **options: Any,
 ) -> ProbeResult:
-    """The report of `gradprobe check`, whatever its verdict.
-
-    Raises:
-        TypeError, Failure: as `assert_backward_matches` does.
-    """
+    """The report of `gradprobe check`, whatever its verdict. Raises what `assert_backward_matches` does."""
     __tracebackhide__ = True
     request = requested(target, reference, family, options)
     try:

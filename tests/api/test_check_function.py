@@ -18,7 +18,7 @@ from gradprobe.api.shown_report import shown
 from gradprobe.cli import shared_options as shared
 from gradprobe.cli.check_command import check as command
 from gradprobe.inputs.options import OPTIONS
-from gradprobe.model.failures import TargetFailure, UntestedVersion, UsageFailure
+from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.model.report import failed_report
 from tests.api.typed_options import text
 
@@ -134,7 +134,6 @@ def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
 
     report = gradprobe.check(broken, **SMALL)
     assert report.verdict == "error"
-    assert "no such luck" in repr(report)
     line = 'raise RuntimeError("no such luck")'
     assert line in str(report)
     assert html.escape(line) in report._repr_html_().replace("&#34;", "&quot;")
@@ -147,28 +146,14 @@ def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
     assert ("<script" in page, "&lt;script&gt;" in page) == (False, True)
 
 
-@pytest.mark.parametrize("target", ["lazy", soft])
-def test_an_untested_release_is_a_report(target, monkeypatch):
-    def refuse():
-        raise UntestedVersion("torch 1.0 is not tested", "install another")
-
-    monkeypatch.setattr("gradprobe.api.check_function.refuse_untested", refuse)
-    report = gradprobe.check(target)
-    assert (report.verdict, report.error.kind) == ("error", "UntestedVersion")
-
-
 @pytest.mark.parametrize(("target", "options", "kind", "words"), [
     ("lazy", {"battery": "piars"}, UsageFailure, "got 'piars'"),
-    ("lazy", {"battery": "quick", "causal": True}, UsageFailure, "of --battery sets it"),
     ("lazy", {"battery": True, "against": "flash"}, UsageFailure, "battery takes no against"),
     ("lazy", {"against": "flahs"}, UsageFailure, "there is no such target"),
     (soft, {"battery": "quick"}, UsageFailure, ""),
     ("lasy", {}, UsageFailure, "did you mean 'lazy'?"),
-    ("lazy", {"dtype": "flota16"}, UsageFailure, "did you mean 'float16'?"),
-    ("lazy", {"layout": "doo=blhd"}, UsageFailure, "did you mean 'do'?"),
     ("lazy", {"max_memory": "3 apples"}, UsageFailure, "max"),
     ("lazy", {"haeds": 4}, TypeError, "did you mean heads"),
-    ("lazy", {"max_memroy": "3G"}, TypeError, "did you mean max_memory"),
     ("lazy", {"heads": "four"}, TypeError, "heads must be a whole number, got 'four'"),
 ])  # fmt: skip
 def test_what_does_not_go_with_a_check_or_is_mistyped_is_refused_before_anything_runs(

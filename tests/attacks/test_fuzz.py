@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gradprobe.commands.configuration.effective import configured, effective_settings
+from gradprobe.commands.settings import settings_of
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS
@@ -184,7 +184,7 @@ def _toml(value):
 
 def _read(folder, content):
     (folder / "pyproject.toml").write_bytes(content)
-    told(lambda: configured(effective_settings(folder)))
+    told(lambda: settings_of(folder).configured())
 
 
 @tries(120)

@@ -113,7 +113,6 @@ def test_what_a_later_layout_does_to_earlier_results_is_no_difference_of_those(f
     [
         ("kernels_of_mine.py:nothing", "--against kernels_of_mine.py:nothing: ", 2),
         ("kernels_of_mine.py:old", "this is the target itself, run in the same way", 2),
-        ("nothing.json", "nothing.json: cannot be read", 2),
         ("compiled", "--against compiled: one process cannot do both", 2),
         ("kernels_of_mine.py:crashing", "no such luck", 3),
     ],

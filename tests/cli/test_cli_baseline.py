@@ -49,10 +49,6 @@ def edit(kernel, find, replace):
     kernel.write_text(text.replace(find, replace))
 
 
-def entries():
-    return json.loads(FILE.read_text())["entries"]
-
-
 def test_the_same_kernel_again_is_the_same_and_0(kernel):
     before = FILE.read_bytes()
     again = run(DIFF)
@@ -130,30 +126,3 @@ def test_a_target_that_raises_is_3_and_the_others_are_compared_all_the_same(kern
         "error",
         "kernel.py:right",
     )
-
-
-def test_several_targets_and_cases_live_in_one_file_and_one_can_be_asked_for(kernel):
-    for words in (
-        f"sdpa-math {TINY}",
-        f"sdpa-math {TINY} --causal",
-        f"kernel.py:ds_twice {TINY} --seed 7",
-    ):
-        assert keep(words).code == 0
-    kept = entries()
-    assert [(one["target"], one["seeds"]) for one in kept] == [
-        ("kernel.py:ds_twice", [7, 8, 9, 10, 11]), ("kernel.py:right", [0, 1, 2, 3, 4]),
-        ("sdpa-math", [0, 1, 2, 3, 4]), ("sdpa-math", [0, 1, 2, 3, 4]),
-    ]  # fmt: skip
-    assert "seed" not in kept[0]["options"]
-    one = keep(f"sdpa-math {TINY} --causal")
-    assert (one.code, one.out.count("NO GROWTH")) == (0, 1)
-    assert "--causal" in one.out
-
-
-def test_a_broken_file_is_2_before_anything_runs_for_diff_and_save(kernel):
-    FILE.write_text("{")
-    edit(kernel, "    def rounded(", "    raise IndexError('ran')\n\n    def rounded(")
-    for words in (DIFF, f"check kernel.py:right {TINY} --baseline {FILE}"):
-        ran = run(words)
-        assert (ran.code, "holds no baseline" in ran.err) == (2, True)
-    assert FILE.read_text() == "{"

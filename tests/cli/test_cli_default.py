@@ -26,7 +26,7 @@ def test_the_first_line_says_that_the_built_in_was_checked():
 @pytest.mark.parametrize(
     ("command", "table"),
     [
-        ("check", "[tool.gradprob]"), ("check", "[ tool . 'gradprobes' ]"),
+        ("check", "[tool.gradprob]"),
         ("sweep --seed 1 --seed 2", "[tool.grad-probe]"), ("strides --fast", "[tool.gradporbe]"),
     ],
 )  # fmt: skip

@@ -12,16 +12,12 @@ pytestmark = pytest.mark.usefixtures("without_causes")
 
 # The command after `gradprobe`, then pieces that its message must hold.
 WRONG_COMMANDS = [
-    ("check --heads 0", ("--heads must be at least 1, got 0",)),
     ("check --no-causal", ("--no-causal: lazy attention is always causal", "drop --no-causal")),
     ("check --layout spread", ("--layout takes TENSOR=NAME or NAME, got 'spread'", "for example --layout do=expanded")),
     ("check soft.py:backward --tau 1", ("--tau: the softmax family has no such option", "a target that takes tau")),
-    ("check lazyy", ("target 'lazyy' is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", "lazy")),
     ("check none.py:backward", ("target 'none.py:backward': there is no file none.py", "the current folder")),
     ("check no.such:backward", ("target 'no.such:backward': there is no module no.such", "installed?")),
     ("check soft.py:forward", ("soft.py has no function forward", "it has: ", "attention, backward")),
-    ("check soft.py:", ("'soft.py:' names no function", "it has soft.py:attention, soft.py:backward")),
-    ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dSink, dAlibi, dTau")),
     ("diff dQ soft.py:backward --at 1", ("--at takes BATCH,HEAD, two whole numbers, got '1'",)),
     (f"diff dQ soft.py:backward --at 0,2 {SMALL}", ("--at 0,2: dQ has batches 0 to 0 and heads 0 to 1",)),
     (f"diff LSE soft.py:backward {SMALL}", ("the target does not expose LSE", "it exposes P, dP, delta, dS, dQ")),
@@ -54,7 +50,6 @@ REFUSED = [
     ("audit soft.py:backward --layout do=blhd", 2, ("--layout: an audit draws small cases of its own",)),
     ("doctor --heads 2", 2, ("doctor takes a case with a TARGET alone",)),
     ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
-    ("lint none.py", 2, ("none.py",)), ("lint lazy --kv-heads 1", 2, ("--kv-heads",)),
     ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint sdpa", 3, ("read",)), ("lint empty.py", 3, ("read",)),
     ("check --baseline none.json", 2, ("there is no such file", "gradprobe check TARGET --baseline FILE")),
     ("check soft.py:backward --inputs x.pt --baseline a.json", 2, ("--inputs: a file is one draw",)),
@@ -66,10 +61,8 @@ REFUSED = [
      ("--pattern dyadic: the scale must be a power of two, 1/64 or more, got 0.204124",)),
     ("strides lazy --layout do=blhd", 2, ("--layout: strides tries every layout",)),
     ("strides lazy --repeat 2", 2, ("--repeat: strides runs each layout as often as it needs",)),
-    ("strides lazy --inputs real.pt", 2, ("--inputs: strides tries every layout",)),
     ("strides soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
     ("sweep soft.py:backward --workers 0", 2, ("--workers must be at least 1, got 0",)),
-    ("sweep soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
     ("sweep soft.py:backward --draw 3 --minutes 1", 2, ("--draw and --minutes each say which cases there are",)),
     ("sweep soft.py:backward --resume a.jsonl", 2, ("--resume goes on with its own cases",)),
     ("sweep soft.py:backward --journal no/such.jsonl", 2, ("--journal no/such.jsonl: cannot be opened",)),
@@ -101,8 +94,7 @@ REFUSED = [
     ("init --ci github --family lazy", 2, ("--family says nothing of --ci",)),
     ("init --ci github w.txt", 2, ("init --ci writes a YAML file, got w.txt", ".github/workflows/gradprobe.yml")),
     ("init --ci github soft.py/w.yml", 2, ("soft.py/w.yml: cannot be written, File exists",)),
-    ("init --ci github --target none.py:f", 2, ("there is no file none.py", "the repository's root")),
-    ("init --ci github --target /none.py:f", 2, ("only sees the repository", "name it from its root")),
+    ("init --ci github --target none.py:f", 2, ("sees no file none.py", "the repository's root")),
     ("init --ci github --target ${{secrets.X}}:f", 2, ("cannot be written into a workflow",)),
     ("init adapter.txt", 2, ("init writes a Python file, got adapter.txt",)),
     ("baseline save", 2, ("baseline is no command any more: gradprobe check TARGET --baseline FILE",)),
@@ -165,14 +157,11 @@ UNUSABLE_FILES = [
     ("def f(q, k, v, do, bias): pass", 2, ("needs 'bias', which this case does not have", "add --bias")),
     # Files that fail to import.
     ("exit()", 3, ("fails to import: SystemExit: it calls exit()", "--traceback shows where")),
-    ("def f(:", 3, ("fails to import: SyntaxError",)),
     ("\nassert not __name__", 3, ("AssertionError: odd.py:2: assert not __name__",)),
     # Forwards that autograd cannot differentiate.
     (FORWARD + "(q @ k.mT @ v).detach()", 3, ("is not differentiable: its output does not require grad",)),
     (FORWARD + "{'O': v, 'out': v}", 3, ("it is a forward and must return its output tensor, got a dict of O, out",)),
     (FORWARD + "(q @ k.mT @ v).transpose(1, 2)", 3, ("that looks like [B, L, H, D]: return O transposed",)),
-    (FORWARD + "(q @ k.mT @ v)[:, :, :-1]", 3,
-     ("returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got [1, 2, 19, 8]",)),
     (AUTOGRAD.format(result="do, do"), 3, ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
     # Of a long message the first paragraph is told; what takes one number as its window is passed its left side.
     (RAISES + "'no kernel' + 2 * chr(10) + 40 * ('backend' + chr(10)))", 3,
@@ -202,9 +191,7 @@ UNUSABLE_RESULTS = [
     ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one of them")),
     ("tau_of_softmax", ("returned dTau, which does not exist in this case", "leave it out")),
     ("nothing", ("must return a dict of named intermediates, got NoneType",)),
-    ("an_empty_dict", ("returned nothing to compare", "return any of LSE, P, O")),
     ("raising", ("raised ValueError (contiguous): the target says no", "--traceback shows where")),
-    ("failing_as_a_test_does", ("raised BaseException (contiguous): not today",)),
     ("without_values", ("returned dQ as", "on meta", "with values")),
     ("eight_bits", ("returned dQ as", "torch.float8_e4m3fn", "of 16 bits or more")),
 ]  # fmt: skip
@@ -224,7 +211,6 @@ def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
     [
         ("torch.nn:Linear", ("the class Linear is no torch.autograd.Function",)),
         ("torch:bmm", ("has no readable signature", "wrap it in a Python function")),
-        ("math:sin", ("takes x", "arguments are passed by name")),
         (
             "named.py:flash_atention",
             ("did you mean 'flash_attention'? it has: flash_attention, other",),

@@ -46,17 +46,9 @@ def test_a_mismatch_is_written_in_every_form_and_stdout_stays_what_it_was(folder
     (line,) = ran.first_mismatches
     report = json.loads((folder / "out.json").read_text())
     cases = read_junit((folder / "out.xml").read_text()).findall(".//testcase")
-    assert (
-        sum(" head " in one.get("name") for one in cases) == 3 * 7 * 2
-    )  # three layouts, two heads
-    of = {
-        tag: [one for one in cases if len(one) and one[0].tag == tag]
-        for tag in ("skipped", "failure")
-    }
-    assert [one.get("name") for one in of["skipped"]] == ["LSE", "O"] * 3
-    assert [one.get("name") for one in of["failure"]] == ["delta batch 0 head 1"] * 3
-    assert {one[0].get("type") for one in of["failure"]} == {"mismatch"}
-    assert of["failure"][0][0].get("message") == line
+    failures = [one for one in cases if len(one) and one[0].tag == "failure"]
+    assert [one.get("name") for one in failures] == ["delta batch 0 head 1"] * 3
+    assert failures[0][0].get("message") == line
     log = json.loads((folder / "out.sarif").read_text())
     assert_is_sarif(log)
     (result,) = log["runs"][0]["results"]
@@ -80,7 +72,7 @@ def test_a_form_on_stdout_stands_there_alone(flag, words, code):
 @pytest.mark.parametrize(
     ("words", "code", "flag", "file", "why"),
     [
-        (RIGHT, 2, "--json", "no/such/out", "No such file"), (RIGHT, 2, "--sarif", "here", "Is a directory"),
+        (RIGHT, 2, "--sarif", "here", "Is a directory"),
         (WRONG, 1, "--junit", "soft.py/out", "Not a directory"), (RAISING, 3, "--json", "here", "Is a directory"),
         ("check --heads x", 2, "--junit", "no/such/out", "No such file"),
     ],
@@ -138,26 +130,10 @@ def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stde
     assert report["error"]["message"].startswith(message)
     (error,) = read_junit((folder / "out.xml").read_text()).findall(".//error")
     assert error.get("message").startswith(message)
-    log = json.loads((folder / "out.sarif").read_text())
-    assert_is_sarif(log)
-    (invocation,) = log["runs"][0]["invocations"]
+    (invocation,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["invocations"]
     assert (invocation["exitCode"], invocation["executionSuccessful"]) == (2, False)
-    assert message in invocation["toolConfigurationNotifications"][0]["message"]["text"]
     ((kind, properties, told),) = annotations(ran)
     assert (kind, properties["title"][:5], message in told) == ("error", "GP025", True)
-
-
-def test_a_failure_names_its_target_in_every_form(folder):
-    ran = run(f"{RAISING} --json out.json --junit out.xml --sarif out.sarif --github")
-    assert ran.code == 3
-    assert json.loads((folder / "out.json").read_text())["target"]["name"] == "soft.py:raising"
-    (case,) = read_junit((folder / "out.xml").read_text()).findall(".//testcase")
-    assert (case.get("classname"), case[0].get("type")) == ("soft.py:raising", "Refusal")
-    (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
-    place = result["locations"][0]["physicalLocation"]
-    assert (result["ruleId"], place["artifactLocation"]["uri"]) == ("GP022", "soft.py")
-    title = "GP022 The target cannot be run, or returns what it may not return"
-    assert annotations(ran)[0][1] == {"file": "soft.py", "title": title}
 
 
 def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up(folder):
@@ -167,44 +143,31 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     file.write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
     (folder / "link.py").symlink_to(file)
     summary = folder / "summary.md"
-    words = f"check link.py:lazy_intermediates {SMALL} --github --json - --junit out.xml --sarif out.sarif"
-    ran = run_process(
-        words,
-        GITHUB_ACTIONS="true",
-        GITHUB_WORKSPACE=str(folder),
-        GITHUB_STEP_SUMMARY=str(summary),
-    )
+    words = f"check link.py:lazy_intermediates {SMALL} --github --json - --sarif out.sarif"
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(folder)}
+    ran = run_process(words, GITHUB_STEP_SUMMARY=str(summary), **github)
     assert ran.code == 1
-    report = json.loads(ran.out)
-    (diagnosis, *_), kernels = report["diagnoses"], report["target"]["kernels"]
+    (diagnosis, *_) = json.loads(ran.out)["diagnoses"]
     errors = [found for kind, *found in annotations(ran) if kind == "error"]
     assert len(annotations(ran)) == len(ran.err.splitlines())
     assert {properties["file"] for properties, _ in errors} == {"sub é/planted.py"}
     by_rule = {}
     for properties, message in errors:
         by_rule.setdefault(properties["title"][:5], []).append((properties, message))
-    seen = [properties["title"].partition(": ")[2] for properties, _ in by_rule["GP010"]]
-    assert {title.partition(" in ")[0] for title in seen} == {"do"}
     ((cause, _),) = by_rule["GP004"]
     assert int(cause["line"]) == diagnosis["where"][0]["line"]
     (dp, told), (dv, _) = by_rule["GP001"][:2]
-    assert [one["title"] for one in (dp, dv)] == [
-        "GP001 dP is wrong by itself", "GP001 dV is wrong by itself",
-    ]  # fmt: skip
     lines = {where["kernel"]: where["line"] for where in diagnosis["where"]}
-    assert int(dp["line"]) in lines.values()
-    assert int(dv["line"]) == lines["lazy_dkdv_kernel"]
+    assert (dp["title"], int(dv["line"])) == (
+        "GP001 dP is wrong by itself", lines["lazy_dkdv_kernel"],
+    )  # fmt: skip
     assert "Cause: dO is read with q's head stride (explains 100% of what is wrong)" in told
-    assert all(f"sub é/planted.py:{one['line']} {one['name']}" in told for one in kernels)
-    failures = read_junit((folder / "out.xml").read_text()).findall(".//failure")
-    assert {one.get("type") for one in failures} >= {"mismatch", "inherited"}
     log = json.loads((folder / "out.sarif").read_text())
     assert_is_sarif(log)
     place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "sub%20%C3%A9/planted.py"
     rows = [row[2] for row in table(summary.read_text())[2:] if row[0] == "**error**"]
-    for words in ("Cause&#58; dO is read with q's head stride", "dP is wrong by itself&#58;"):
-        assert any(found.startswith(words) for found in rows)
+    assert any(found.startswith("Cause&#58; dO is read with q's head stride") for found in rows)
 
 
 def test_a_stream_that_is_closed_is_no_failure(folder):

@@ -85,33 +85,6 @@ def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(re
     assert ran.code == 0
 
 
-def test_the_values_are_the_file_s_and_not_drawn(real):
-    one = tensors(1, 1, 1, 1)
-    one = {
-        name: torch.full_like(tensor, 2.0 + at) for at, (name, tensor) in enumerate(one.items())
-    }
-    torch.save(one, real / "one.pt")
-    # One key: P = 1, so dV = dO = 5, and a target that doubles it shows 10.
-    (real / "twice.py").write_text(
-        "def backward(q, k, v, do, *, scale):\n    return {'dV': 2 * do}\n"
-    )
-    first = report_of("check twice.py:backward --inputs one.pt")["first_mismatch"]
-    assert (first["actual"], first["expected"]) == (10.0, 5.0)
-
-
-def test_options_of_the_file_count_and_open_ones_may_be_given(real):
-    torch.save(tensors(scale=0.25, causal=True), real / "opted.pt")
-    case = report_of("check soft.py:backward --inputs opted.pt --block-n 32")["case"]
-    assert (case["scale"], case["causal"], case["block_n"]) == (0.25, True, 32)
-    words = "check soft.py:backward --inputs real.pt --causal --scale 0.5 --heads 3 --seqlen 20"
-    assert report_of(words)["case"]["causal"] is True
-
-
-def test_layout_names_what_lies_otherwise_than_saved(real):
-    runs = report_of("check soft.py:backward --inputs real.pt --layout do=contiguous")["runs"]
-    assert [ran["layout"] for ran in runs] == ["as-saved,do=contiguous"]
-
-
 def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances_and_lacks_neither(real):
     more = {"tau": torch.tensor([-0.5, 0.5, 1.0]), "bias": torch.randn(3, 5)}
     torch.save(tensors(**more), real / "lazy.pt")
@@ -125,31 +98,19 @@ def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances_and_lacks_neithe
     assert run("check lazily.py:backward --inputs real.pt --tau -0.5").code == 0
 
 
-@pytest.mark.parametrize(
-    ("bias", "axes"),
-    [
-        (torch.randn(3, 20, 20), "hmn"),
-        (
-            torch.zeros(3, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf),
-            "hmn",
-        ),
-    ],
-)
-def test_a_bias_of_h_m_n_gets_its_gradient_compared_and_masks_where_it_is_minus_infinity(
-    real, bias, axes
-):
+def test_a_bias_of_h_m_n_gets_its_gradient_compared_and_masks_where_it_is_minus_infinity(real):
+    hidden = torch.ones(20, 20).triu(1).bool()
+    bias = torch.randn(3, 20, 20).masked_fill(hidden, -torch.inf)
     torch.save(tensors(bias=bias), real / "biased.pt")
     report = report_of("check soft.py:backward --inputs biased.pt")
-    assert (report["verdict"], report["case"]["bias_axes"]) == ("match", axes)
+    assert (report["verdict"], report["case"]["bias_axes"]) == ("match", "hmn")
     assert "dBias" in {found["name"] for found in report["runs"][0]["intermediates"]}
 
 
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [
-        ("lse", lambda lse: lse + 1, "lse is not the LSE of its q, k and v: 120 of 120 rows differ"),
         ("lse", lambda lse: lse * 1.4426950408889634, "lse is not the LSE of its q, k and v: it is LSE * log2(e)"),
-        ("o", lambda o: o * 2, "o is not the O of its q, k and v: it is 2 * O"),
         ("o", lambda o: o.index_fill(2, torch.tensor(7), 0.5),
          "o is not the O of its q, k and v: 6 of 120 rows differ"),
     ],
@@ -183,21 +144,6 @@ def test_a_mask_of_the_file_reaches_target_and_reference_and_one_of_10_rows_sees
     report = report_of("check masking.py:attention --inputs masked.pt")
     assert (report["verdict"], report["case"]["mask"]) == ("match", "given")
     assert run("check masking.py:blind --inputs masked.pt --no-recover").code == 1
-
-
-def test_a_black_box_is_looked_into_as_its_tensors_lay(real):
-    own = OWN.replace("ds = p * (dp - (p", "delta = (p").replace(
-        "keepdim=True))\n        return ctx",
-        "keepdim=True)\n        delta[1:] = delta[:1]\n        ds = p * (dp - delta)\n        return ctx",
-    )
-    own = own.replace(
-        "do = do.as_strided(do.shape, q.contiguous().stride(), do.storage_offset())", ""
-    )
-    (real / "half.py").write_text(own)
-    torch.save(tensors(rows=8, dim=16), real / "wide.pt")
-    words = "check half.py:do_assumed_contiguous --inputs wide.pt --layout all=as-saved"
-    first = report_of(words)["first_mismatch"]
-    assert (first["intermediate"], first["batch"]) == ("delta", 1)
 
 
 CONTRADICTIONS = [

@@ -13,8 +13,6 @@ from gradprobe.model.documents import dump, load
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
 from tests.cli.test_cli_battery import TARGETS
-from tests.planted.lazy_faults import HISTORICAL
-from tests.planted.planting import KERNELS
 from tests.render.written import faulty
 
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
@@ -84,23 +82,6 @@ def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code)
     runner = run_process if "crashes" in words else run
     made = assert_same_elsewhere(folder, elsewhere, words, code, runner)
     assert ("crashed: killed by SIGSEGV" in made.out) == ("crashes" in words)
-
-
-def test_a_cause_names_its_lines_as_the_run_did(folder, elsewhere):
-    (folder / "planted.py").write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
-    words = f"check planted.py:lazy_intermediates {SMALL}"
-    made = assert_same_elsewhere(folder, elsewhere, words, 1, run_process)
-    assert "CAUSE" in made.out
-    assert "  planted.py:" in made.out
-    assert f"::error file={folder.name}/planted.py,line=" in made.err
-
-
-def test_a_close_up_is_shown_as_the_run_did(folder, elsewhere):
-    made = run(f"diff dK soft.py:nan_in_dk {SMALL} --json made")
-    elsewhere()
-    shown = run(f"show {folder}/made --json shown")
-    assert made.out.startswith("dK  batch 0, head 1: ")
-    assert (shown.out, shown.err, shown.code) == (made.out, made.err, made.code)
 
 
 @pytest.mark.parametrize(("target", "code"), [("usual", 0), ("never", 3)])

@@ -5,7 +5,6 @@ import re
 
 import pytest
 from markdown_it import MarkdownIt
-from rich.color import Color
 
 from tests.docs.examples import ROOT
 
@@ -87,32 +86,3 @@ def test_what_was_found_is_shown_without_gradprobe(script):
     ]
     assert all(block == text for block in shown)
     assert f"found/{script.name}" in page
-
-
-def _luminance(colour):
-    channels = [value / 255 for value in Color.parse(colour).triplet]
-    linear = [
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in channels
-    ]
-    return sum(
-        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
-    )
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_is_legible(theme):
-    """WCAG asks for a contrast of 4.5, and of 3 for bold text.
-
-    One colour that is to hold on white and on black has at most sqrt(21) = 4.58 on both. That of warnings is such a
-    colour, and the dark picture's ground is lighter than black. So 4 is asked here.
-    """
-    text = (_DOCS / f"check-{theme}.svg").read_text(encoding="utf-8")
-    ground = _luminance(re.search(r'<rect fill="(#\w+)"', text)[1])
-    colours = re.findall(r"-r\d+ \{ fill: (#\w+)", text)
-    contrasts = {
-        c: (max(_luminance(c), ground) + 0.05) / (min(_luminance(c), ground) + 0.05)
-        for c in colours
-    }
-    assert len(contrasts) > 2
-    assert min(contrasts.values()) >= 4, contrasts

@@ -1,0 +1,273 @@
+"""What a project and its environment set: [tool.gradprobe] of pyproject.toml, and a variable GRADPROBE_NAME an option.
+
+Both hold words of the command line; its flags win over the environment, which wins over the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import OPTIONS, Option, parse, refuse_unknown_family, word_of
+from ..model.failures import UsageFailure, did_you_mean
+from .suite.plan import PlannedCheck
+
+# Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
+_EITHER = {"layout": "runs", "runs": "layout"}
+# Seconds of a year: what the system's clocks take without overflow.
+_LONGEST = 31_536_000.0
+
+
+def seconds(word: float) -> float:
+    """The timeout. Raises UsageFailure where it is none."""
+    if not 0 < word <= _LONGEST:
+        most = f"at most {_LONGEST:.0f}"
+        raise UsageFailure(f"--timeout must be seconds above 0, and {most}, got {word}")
+    return float(word)
+
+
+_RUNS = next(option for option in OPTIONS if option.name == "runs")
+_TIMEOUT = Option("timeout", float, "", parse=seconds)
+_SCOPE_ROWS = {
+    "targets": Option("targets", list, ""),
+    "layouts": _RUNS,
+    "family": Option("family", str, "", parse=refuse_unknown_family),
+    "reference": Option("reference", str, ""),
+}
+_CASE_ROWS = {**_SCOPE_ROWS, **{row.name: row for row in OPTIONS if row is not _RUNS}}
+_TOP_ROWS = {**_SCOPE_ROWS, "strict": _CASE_ROWS["strict"], "timeout": _TIMEOUT}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the table says, at the top or of one case. Files are told from the current folder."""
+
+    targets: tuple[str, ...] = ()
+    family: str | None = None
+    reference: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Words of the command line; of the top, strict, runs and timeout."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    place: str = ""
+    """The file, from the current folder where that is shorter; "" where no project is configured."""
+    top: Scope = Scope()
+    cases: Mapping[str, Scope] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def over(self, request: CheckRequest) -> CheckRequest:
+        """A check that the command line names. The table's family and reference are those of its own targets."""
+        top = self.top if request.target in self.top.targets else Scope()
+        family, reference = request.family or top.family, request.reference or top.reference
+        options = merged(request.options, self.environment, self.top.options)
+        options.pop("timeout", None)
+        return CheckRequest(request.target, family, reference, options)
+
+    def timeout(self, given: float | None) -> float | None:
+        """The seconds for one check. Raises UsageFailure: --timeout is no valid time."""
+        if given is not None:
+            return seconds(given)
+        return merged(self.environment, self.top.options).get("timeout")
+
+    def line(self, given: Mapping[str, Any], counted: Sequence[str] = ()) -> str | None:
+        """What is in force besides the options of the command line; `counted` is what else the table gives."""
+        whole = merged(given, self.environment, self.top.options)
+        stronger = {*given, *self.environment}
+        table = sorted(self.top.options.keys() & whole.keys() - stronger)
+        variables = [
+            f"{_variable(name)} is set"
+            for name in self.environment
+            if not given.keys() & {name, _EITHER.get(name)}
+        ]
+        words = ", ".join([*counted, *(_in_words(name, whole[name]) for name in table)])
+        of_table = [f"[tool.gradprobe] of {self.place}: {words}"] if words else []
+        return "; ".join([*of_table, *variables]) or None
+
+    def configured(self) -> list[PlannedCheck]:
+        """Every configured target on every configured case, else the default one; target by target, in one process.
+
+        Raises:
+            UsageFailure: a case has no target.
+        """
+        top, plan = self.top, list[PlannedCheck]()
+        default = {"": Scope()} if top.targets else {}
+        for name, case in (self.cases or default).items():
+            targets = case.targets or top.targets
+            if not targets:
+                what = f"[tool.gradprobe.cases.{name}] of {self.place} has no target"
+                way_out = 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
+                raise UsageFailure(what, way_out)
+            options = merged(self.environment, case.options, top.options)
+            options.pop("timeout", None)
+            own = (case.family or top.family, case.reference or top.reference, options)
+            for target in targets:
+                request = CheckRequest(target, *own)
+                plan.append(PlannedCheck(f"{target} {name}".rstrip(), request))
+        order = list(dict.fromkeys([*top.targets, *(check.request.target for check in plan)]))
+        return sorted(plan, key=lambda check: order.index(check.request.target))
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several sources, the strongest first."""
+    found: dict[str, Any] = {}
+    for options in layers:
+        weaker = {name: word for name, word in options.items() if _EITHER.get(name) not in found}
+        found = weaker | found
+    return found
+
+
+def _in_words(name: str, word: Any) -> str:
+    if name == "runs":
+        return f"layouts {' and '.join(word)}"
+    if name == "timeout":
+        return f"timeout {word:g} s"
+    return name if word else f"not {name}"
+
+
+def settings_of(folder: Path) -> Settings:
+    """What the environment says, and the nearest pyproject.toml with a table, from a folder upwards. UsageFailure."""
+    environment = _environment()
+    for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+        table = table_of(file)
+        if table is None:
+            continue
+        top = dict(table)
+        cases = top.pop("cases", {})
+        if not isinstance(cases, Mapping) or not all(isinstance(c, dict) for c in cases.values()):
+            way_out = "write [tool.gradprobe.cases.NAME] above a case's options"
+            raise UsageFailure(f"{file}: cases in [tool.gradprobe] must hold tables", way_out)
+        place = min(os.path.relpath(file), str(file), key=len)
+        scopes = {
+            name: _scope(file, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS)
+            for name, case in cases.items()
+        }
+        top_scope = _scope(file, top, "[tool.gradprobe]", _TOP_ROWS)
+        return Settings(place, top_scope, scopes, environment)
+    return Settings(environment=environment)
+
+
+def table_of(file: Path) -> Mapping[str, Any] | None:
+    """The table of one pyproject.toml; None where it has none."""
+    if not os.path.isfile(file):
+        return None
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
+        way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
+        raise UsageFailure(what, way_out) from None
+    if b"gradprobe" not in raw.replace(b"\0", b""):  # most files, read by no parser
+        return None
+    if b"\0" in raw:
+        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
+    text = raw.decode(errors="replace")
+    try:
+        tools = _toml().loads(text).get("tool", {})
+    except (ValueError, RecursionError) as error:
+        if not _MEANT.search(text):
+            return None
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise UsageFailure(f"{file} is not valid TOML: {why}") from None
+    table = tools.get("gradprobe") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
+    return table
+
+
+# What can only mean the table, in a file that is no TOML.
+_MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
+
+
+def _toml() -> Any:
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    return tomllib
+
+
+def refuse_misspelt(folder: Path) -> None:
+    """Raises UsageFailure where a table of nearly this tool's name may be meant, which is not read."""
+    for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+        text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        tools = re.findall(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", text, re.MULTILINE)
+        for close in difflib.get_close_matches("gradprobe", tools, 1, 0.85):
+            if close != "gradprobe":
+                what = f"{file}: [tool.{close}] is no table of gradprobe's"
+                raise UsageFailure(what, "did you mean [tool.gradprobe]? else name a TARGET")
+
+
+def _scope(
+    file: Path, content: Mapping[str, Any], title: str, rows: Mapping[str, Option]
+) -> Scope:
+    """What a table holds; its files, which are told from its own folder, from the current one."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name, place = key.replace("-", "_"), f"in {title} of {file}"
+        if name not in rows:
+            way_out = did_you_mean(name, rows, "") or did_you_mean(name, rows)
+            raise UsageFailure(f"unknown key {key!r} {place}", way_out)
+        if name in found:
+            words = f"{key!r} is set twice {place}, with - and with _"
+            raise UsageFailure(words, "keep one of them")
+        found[name] = _word(rows[name], value, f"{key} {place}")
+
+    def from_here(word: str) -> str:
+        place, colon, name = word.rpartition(":")
+        if not colon or not place.endswith((".py", ".cu")):
+            return word
+        return f"{os.path.relpath(file.parent / place)}:{name}"
+
+    targets = tuple(from_here(word) for word in found.pop("targets", ()))
+    reference = from_here(found.pop("reference")) if "reference" in found else None
+    family = found.pop("family", None)
+    if "inputs" in found:
+        found["inputs"] = os.path.relpath(file.parent / found["inputs"])
+    if "layouts" in found:
+        found["runs"] = found.pop("layouts")
+    return Scope(targets, family, reference, found)
+
+
+def _word(option: Option, value: Any, where: str) -> Any:
+    """A value as the command line would hold it, once its option takes it."""
+    word = word_of(option, value)
+    if word is None or word == []:
+        raise UsageFailure(f"{where} must be {option.expected}, got {value!r}")
+    try:
+        if option in OPTIONS:
+            parse({option.name: word})
+        else:
+            option.parse(word)
+    except UsageFailure as refused:
+        raise UsageFailure(f"{where}: {refused}", refused.way_out) from None
+    return word
+
+
+def _variable(name: str) -> str:
+    return f"GRADPROBE_{name.upper()}"
+
+
+_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True)
+_TRUTH |= dict.fromkeys(("0", "false", "no", "off"), False)
+
+
+def _environment() -> dict[str, Any]:
+    """The options that the environment gives, as words. An empty variable gives none."""
+    found = {}
+    for option in (*OPTIONS, _TIMEOUT):
+        text = os.environ.get(_variable(option.name), "")
+        value: Any = text.split() if option.kind is list else text
+        if option.kind is bool:
+            value = _TRUTH.get(text.strip().lower(), text)
+        if text:
+            where = f"the environment variable {_variable(option.name)}"
+            found[option.name] = _word(option, value, where)
+    return found

@@ -1,0 +1,197 @@
+"""[tool.gradprobe] and the environment: what they become, which wins, what each error names, what is in force."""
+
+from pathlib import Path
+
+import pytest
+
+from gradprobe.commands.settings import settings_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.options import OPTIONS
+from gradprobe.model.failures import UsageFailure
+
+TABLE = """
+[tool.gradprobe]
+targets = ["a.py:f", "b.py:f"]
+layouts = ["distinct", "do=blhd"]
+strict = true
+timeout = 60
+family = "lazy"
+
+[tool.gradprobe.cases.small]
+heads = 2
+strict = false
+
+[tool.gradprobe.cases.laid-out]
+layout = ["q=blhd"]
+targets = ["c.py:f", "a.py:f"]
+family = "softmax"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (*(option.name for option in OPTIONS), "timeout"):
+        monkeypatch.delenv(f"GRADPROBE_{name.upper()}", raising=False)
+    return tmp_path
+
+
+def settings(text, place="pyproject.toml"):
+    Path(place).write_text(text)
+    return settings_of(Path.cwd())
+
+
+def request(target="other.py:f", **options):
+    return CheckRequest(target, None, None, options)
+
+
+def test_the_table_holds_for_any_check_and_its_family_for_its_own_targets():
+    force = settings(TABLE)
+    settled = force.over(request(heads=5))
+    assert settled.options == {"heads": 5, "strict": True, "runs": ["distinct", "do=blhd"]}
+    assert (settled.family, force.over(request("a.py:f")).family) == (None, "lazy")
+    assert force.timeout(None) == 60
+    assert force.line({"heads": 5}) == (
+        "[tool.gradprobe] of pyproject.toml: layouts distinct and do=blhd, strict, timeout 60 s"
+    )
+
+
+def test_the_environment_wins_over_the_table_and_flags_over_both(monkeypatch):
+    given = {"STRICT": "0", "HEADS": "4", "TIMEOUT": "7.5", "DTYPE": ""}
+    for name, text in given.items():
+        monkeypatch.setenv(f"GRADPROBE_{name}", text)
+    force = settings(TABLE)
+    expected = {"strict": False, "heads": 4, "runs": ["distinct", "do=blhd"]}
+    assert force.over(request()).options == expected
+    assert force.over(request(strict=True)).options["strict"] is True
+    assert force.over(request(heads=9)).options["heads"] == 9
+    assert (force.timeout(None), force.timeout(3.0)) == (7.5, 3.0)
+    assert force.line({}) == (
+        "[tool.gradprobe] of pyproject.toml: layouts distinct and do=blhd; "
+        "GRADPROBE_HEADS is set; GRADPROBE_STRICT is set; GRADPROBE_TIMEOUT is set"
+    )
+    given = {"heads": 9, "strict": True, "layout": ["q=blhd"], "timeout": 3.0}
+    assert force.line(given) is None
+    monkeypatch.setenv("GRADPROBE_LAYOUT", "do=blhd q=offset")
+    assert settings(TABLE).over(request()).options["layout"] == ["do=blhd", "q=offset"]
+
+
+def test_configured_checks_are_every_target_on_every_case_target_by_target(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_DEVICE", "cpu")
+    plan = settings(TABLE).configured()
+    assert [one.title for one in plan] == [
+        "a.py:f small", "a.py:f laid-out", "b.py:f small", "c.py:f laid-out",
+    ]  # fmt: skip
+    small, laid_out = plan[0].request, plan[1].request
+    runs = ["distinct", "do=blhd"]
+    assert small.options == {"device": "cpu", "heads": 2, "strict": False, "runs": runs}
+    assert laid_out.options == {"device": "cpu", "layout": ["q=blhd"], "strict": True}
+    assert (small.family, laid_out.family) == ("lazy", "softmax")
+
+
+def test_targets_without_cases_have_the_default_case_and_a_case_needs_a_target():
+    (only,) = settings('[tool.gradprobe]\ntargets = ["a.py:f"]\n').configured()
+    assert (only.title, only.request) == ("a.py:f", request("a.py:f"))
+    assert settings("[tool.gradprobe]\nstrict = true\n").configured() == []
+    words = r"\[tool.gradprobe.cases.gqa\] of pyproject.toml has no target"
+    with pytest.raises(UsageFailure, match=words):
+        settings("[tool.gradprobe.cases.gqa]\nheads = 4\n").configured()
+
+
+def test_every_key_becomes_what_the_command_line_would_hold():
+    found = settings("""
+[tool.gradprobe]
+layouts = ["contiguous", "q=blhd,do=blhd"]
+[tool.gradprobe.cases.gqa]
+kv-heads = 2
+head_dim = 40
+softcap = 3
+bias = false
+window = [45, -1]
+layout = "do=blhd"
+tau = [-0.5, 1]
+seed = "7"
+""")
+    assert found.top.options == {"runs": ["contiguous", "q=blhd,do=blhd"]}
+    assert found.cases["gqa"].options == {
+        "kv_heads": 2, "head_dim": 40, "softcap": 3.0, "bias": False, "window": "45,-1", "layout": ["do=blhd"],
+        "tau": "-0.5,1", "seed": 7,
+    }  # fmt: skip
+
+
+def test_the_nearest_file_with_the_table_is_taken_and_files_are_told_from_the_current_folder(
+    folder, monkeypatch
+):
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "pyproject.toml").write_text('[project]\nname = "uses-gradprobe\n')  # broken
+    (folder / "a" / "b" / "pyproject.toml").write_text("[tool.ruff]\n")
+    monkeypatch.chdir(folder / "a" / "b")
+    assert settings_of(Path.cwd()).place == ""
+    text = (
+        '[tool.gradprobe]\ntargets = ["a.py:f", "m:f"]\nreference = "b.py:g"\n'
+        '[tool.gradprobe.cases.c]\ninputs="c.pt"\n'
+    )
+    found = settings(text, str(folder / "pyproject.toml"))
+    assert (found.top.targets, found.top.reference) == (("../../a.py:f", "m:f"), "../../b.py:g")
+    assert found.cases["c"].options == {"inputs": "../../c.pt"}
+    assert found.place == "../../pyproject.toml"
+
+
+def test_a_pyproject_that_cannot_be_read_is_refused_with_the_reason_and_the_way_out(folder):
+    # which root cannot read either, from its beginning
+    (folder / "pyproject.toml").symlink_to("/proc/self/mem")
+    words = r"pyproject.toml: it may hold .* cannot be read, Input/output"
+    with pytest.raises(UsageFailure, match=words) as refused:
+        settings_of(folder)
+    assert "make it readable" in refused.value.way_out
+
+
+def test_a_file_in_utf_16_that_names_the_tool_is_refused():
+    Path("pyproject.toml").write_text("[tool.gradprobe]\n", encoding="utf-16")
+    with pytest.raises(UsageFailure, match="must be UTF-8"):
+        settings_of(Path.cwd())
+
+
+ERRORS = [
+    ("[tool.gradprobe]\nstict = true", ("unknown key 'stict' in [tool.gradprobe] of ", "did you mean 'strict'?")),
+    ("[tool.gradprobe.cases.c]\ntimeout = 2", ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",)),
+    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' is set twice", "keep one")),
+    ("[tool.gradprobe]\ntargets = []", ("targets", "must be an array of strings, got []")),
+    ("[tool.gradprobe]\ntimeout = 0", ("timeout", "must be seconds above 0", "got 0")),
+    ("[tool.gradprobe]\ntimeout = true", ("got True",)),
+    ("[tool.gradprobe]\nfamily = 'hard'", ("family", "must be softmax or lazy, got 'hard'")),
+    ("[tool.gradprobe]\nlayouts = ['dinstinct']", ("layouts in [tool.gradprobe]", "--runs takes TENSOR=NAME")),
+    ("[tool.gradprobe.cases]\ngqa = 3", ("cases", "must hold tables")),
+    ("[tool]\ngradprobe = true", ("tool.gradprobe must be a table",)),
+    ("[tool.gradprobe.cases.c]\nheads = '3x'", ("heads", "must be a whole number, got '3x'")),
+    ("[tool.gradprobe.cases.c]\nwindow = ['a', 'b']", ("window", "must be an array of numbers")),
+    ("[tool.gradprobe]\nstrict = yes", ("is not valid TOML", "line 2")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"), ERRORS, ids=[text.splitlines()[-1] for text, _ in ERRORS]
+)
+def test_an_error_names_the_file_the_key_and_what_came(text, pieces):
+    with pytest.raises(UsageFailure) as caught:
+        settings(text)
+    told = f"{caught.value} | {caught.value.way_out}"
+    for piece in (*pieces, str(Path.cwd() / "pyproject.toml")):
+        assert piece in told
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "piece"),
+    [
+        ("GRADPROBE_HEADS", "four", "must be a whole number, got 'four'"),
+        ("GRADPROBE_CAUSAL", "maybe", "must be true or false, got 'maybe'"),
+        ("GRADPROBE_WINDOW", "5", "--window takes two whole numbers"),
+        ("GRADPROBE_TIMEOUT", "nan", "must be seconds above 0"),
+    ],
+)
+def test_a_bad_value_names_the_variable(variable, text, piece, monkeypatch):
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(UsageFailure) as caught:
+        settings_of(Path.cwd())
+    assert f"the environment variable {variable}" in str(caught.value)
+    assert piece in str(caught.value)
