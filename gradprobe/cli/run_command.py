@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.suite.outcome import code_of
+from ..commands.suite.outcome import code_of, code_of_report
 from ..inputs import history as last
 from ..model.assignment import PLAIN
 from ..model.failures import UsageFailure
-from ..pipeline.run_check import run_check
+from ..model.layout_run import FAILED
+from ..model.report import Report
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, show
@@ -59,23 +60,20 @@ def run(
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         from ..commands.record.capture import FOLDER, CapturePlan
-        from ..commands.record.replay import look_where_it_looked, run_watched
+        from ..commands.record.replay import run_watched
 
         keeping = CapturePlan(FOLDER / watch.replace(":", "."), keep, order)
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
-        look_where_it_looked(ended)
         how = {"isolate": isolate, "show_traceback": show_traceback}
-        sets = (ended, request, watch, json_file)
-        raise typer.Exit(apart(_check_each_set, *sets, target=request.target, **how))
+        sets = (ended, request, watch)
+        raise typer.Exit(apart(_check_each_set, *sets, json_file, target=request.target, **how))
 
 
 def _check_each_set(
     ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None
 ) -> int:
-    """Checks each set of inputs and tells of it; the exit code of all."""
-    from ..commands.record import replay
-    from ..pipeline.reported import report_of
+    from ..commands.record.replay import captures_as_json, check_inputs, line_of, summary_line
     from ..render.screen import rendered
 
     for line in ended.sentences(watch):
@@ -85,25 +83,24 @@ def _check_each_set(
         file: replace(request, options={**saved, **request.options, "inputs": file})
         for file in ended.files
     }
-    codes, documents, shown, count = list[int](), list[dict[str, Any]](), None, len(ended.files)
-    sets = replay.check_inputs(
-        ended.files, lambda file: run_check(asked[file], asked[file].command())
-    )
-    for number, checked in enumerate(sets, 1):
-        codes.append(checked.code)
-        documents.append(replay.as_document(checked, asked[checked.file].command()))
+    reports, count = dict[str, Report](), len(asked)
+    for file, report, layouts in check_inputs(asked):
+        reports[file] = report
+        number = len(reports)
         if json_file != "-":
-            show([replay.line_of(number, checked)])
+            show([line_of(number, file, report, layouts)])
         if json_file is not None and keeps_changing(json_file):
-            dump(json_file, unfinished(replay.captures_as_json(ended, watch, documents)))
+            so_far = captures_as_json(ended, watch, list(reports.values()))
+            dump(json_file, unfinished(so_far))
         words = f"set {number} of {count} checked"
         tell(ProgressNote(words, number, count, "sets of real inputs"))
-        if checked.report is not None and (shown is None or (checked.code and not shown.code)):
-            shown = checked
-    summary = replay.summary_line([document["verdict"] for document in documents])
-    show_document(json_file, replay.captures_as_json(ended, watch, documents), [summary])
-    if shown is not None and shown.report is not None:
-        last.save(asked[shown.file])
-        if json_file != "-" and shown.code:
-            show(rendered(report_of(shown.report)))
-    return code_of(codes)
+    whole = captures_as_json(ended, watch, list(reports.values()))
+    summary = summary_line([report.verdict for report in reports.values()])
+    show_document(json_file, whole, [summary])
+    ran = [file for file, report in reports.items() if report.verdict != FAILED]
+    wrong = [file for file in ran if reports[file].failing]
+    if ran:
+        last.save(asked[(wrong or ran)[0]])
+    if wrong and json_file != "-":
+        show(rendered(reports[wrong[0]]))
+    return code_of(list(map(code_of_report, reports.values())))

@@ -28,6 +28,7 @@ class RecordedCall:
     """The arguments of one call."""
 
     tensors: Mapping[str, Tensor]
+    """Those of four axes as [B, H, L, D], in the program's own memory."""
     options: Mapping[str, Any]
     """As plain data, without None and values that mean nothing."""
     notes: tuple[str, ...]
@@ -52,22 +53,24 @@ class Reader:
         import torch
 
         given, notes = self._by_canonical_name(args, kwargs)
-        named = [name for name in TENSORS if isinstance(given.get(name), torch.Tensor)]
-        tensors = {name: given[name] for name in named}
-        missing = [name for name in ("q", "k", "v") if name not in tensors]
-        if missing:
+        tensors = {name: given[name] for name in TENSORS if torch.is_tensor(given.get(name))}
+        if missing := [name for name in ("q", "k", "v") if name not in tensors]:
             raise UnfitCall(f"{self.name} was called without a tensor for {', '.join(missing)}")
         for name, tensor in tensors.items():
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-                kind = type(tensor).__name__
-                raise UnfitCall(
-                    f"{self.name} was called with {name} of type {kind}, which is not kept"
-                )
+                what = f"{name} of type {type(tensor).__name__}"
+                raise UnfitCall(f"{self.name} was called with {what}, which is not kept")
         if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
             raise UnfitCall(f"a call of {self.name} inside a CUDA graph's capture was not kept")
         tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
-        options, more = self._options(given, tensors)
-        return RecordedCall(tensors, options, (*notes, *more))
+        plain = {name: _plain(name, given.get(name)) for name in OPTIONS}
+        options = {name: value for name, value in plain.items() if value is not None}
+        if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
+            options |= self._fixed
+        if "keep" not in tensors and options.pop("dropout", None):
+            why = "which entries it dropped cannot be known"
+            notes.append(f"dropout is left out of what is kept: {why}")
+        return RecordedCall(tensors, options, tuple(notes))
 
     def in_order(self, tensor: Tensor) -> Tensor:
         """A tensor of four axes as [B, H, L, D], in its own memory."""
@@ -75,14 +78,17 @@ class Reader:
 
     def _by_canonical_name(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+    ) -> tuple[dict[str, Any], list[str]]:
         import torch
 
-        given: dict[str, Any] = {}
-        notes = []
-        for own, value in self._arguments(args, kwargs).items():
-            name = canonical_name(own)
-            is_tensor = isinstance(value, torch.Tensor)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments, given, notes = {**bound.arguments}, dict[str, Any](), list[str]()
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(parameter.name)
+        for own, value in arguments.items():
+            name, is_tensor = canonical_name(own), torch.is_tensor(value)
             if name in ("bias", "mask") and is_tensor:
                 name = "mask" if value.dtype == torch.bool else "bias"
             if name == "cu_seqlens":
@@ -93,36 +99,13 @@ class Reader:
             if is_other or (name is None and is_tensor):
                 why = "it is no tensor of a known name"
                 notes.append(f"the argument {own} of {self.name} is not kept: {why}")
-        return given, tuple(notes)
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by the function's own names, including defaults and those in **kwargs."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        flat: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
-            several = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-            flat |= value if several else {name: value}
-        return flat
-
-    def _options(
-        self, given: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        options = dict[str, Any]()
-        for name in OPTIONS:
-            if given.get(name) is not None and (value := _plain(name, given[name])) is not None:
-                options[name] = value
-        if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
-            options |= self._fixed
-        if "dropout" in options and "keep" not in tensors:
-            del options["dropout"]
-            why = "which entries it dropped cannot be known"
-            return options, (f"dropout is left out of what is kept: {why}",)
-        return options, ()
+        return given, notes
 
 
 def _plain(name: str, value: Any) -> Any:
     """An option's value as plain data; None where it means nothing."""
+    if value is None:
+        return None
     if name == "causal":
         return bool(value)
     if name in ("align", "family"):
@@ -130,7 +113,7 @@ def _plain(name: str, value: Any) -> Any:
     if name == "window":
         if not isinstance(value, (tuple, list)) or len(value) != 2:
             raise UnfitCall(f"a window of {value!r} cannot be kept: it must be (left, right)")
-        left, right = (int(side) for side in value)
-        return (left, right) if (left, right) != (-1, -1) else None
+        window = tuple(map(int, value))
+        return window if window != (-1, -1) else None
     number = float(value)
     return number if name == "scale" or (number and math.isfinite(number)) else None

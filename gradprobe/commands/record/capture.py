@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -66,9 +66,7 @@ class _CallForm:
     idle: int = 0
     """Copies since the last new layout of dO that brought no new one."""
     layouts: set[Any] = field(default_factory=set)
-    """The layouts of dO that were kept."""
-    over: set[Any] = field(default_factory=set)
-    """Those that came beyond the limit."""
+    """The layouts of dO that were kept, or came beyond the limit."""
 
 
 @dataclass(eq=False)
@@ -77,7 +75,8 @@ class _PendingCall:
 
     form: _CallForm
     key: tuple[Any, ...]
-    copy: SavedInputs | None
+    inputs: SavedInputs | None
+    """None where no more of its form are copied."""
 
 
 class WatchedFunction:
@@ -91,16 +90,16 @@ class WatchedFunction:
         """`name` is what sentences call the function."""
         self.name, self.folder, self.keep = name, how.folder, how.keep
         self.files: list[Path] = []
-        self.seen = WatchedCalls(imported=True)
-        self.told: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called where a sentence about this process may have changed."""
         self._forms: dict[tuple[Any, ...], _CallForm] = {}
-        self._lock = threading.RLock()
         self._reader = Reader(function, name, how.order)
         self.wrapped = self._wrap(function)
 
         def begin_anew() -> None:
             self.seen, self._lock = WatchedCalls(imported=True), threading.RLock()
 
+        begin_anew()
         os.register_at_fork(after_in_child=begin_anew)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,10 +110,10 @@ class WatchedFunction:
             # Else the watching would become part of the compiled program.
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            waiting = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
+            pending = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
             output = function(*args, **kwargs)
-            if waiting is not None:
-                self._guarded(self._after, waiting, output)
+            if pending is not None:
+                self._guarded(self._after, pending, output)
             return output
 
         vars(wrapped)["watch"] = self
@@ -122,10 +121,13 @@ class WatchedFunction:
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
         """Runs one step of the watching apart from the program: outside its graph and modes, and catching failures."""
+        import torch
+        from torch.utils._python_dispatch import _disable_current_modes
+
         with self._lock:
             before = self._kinds()
             try:
-                with _apart():
+                with torch.no_grad(), _disable_current_modes():
                     return act(*args)
             except Exception as error:
                 failures, words = self.seen.failures, str(error)
@@ -136,13 +138,14 @@ class WatchedFunction:
                 return None
             finally:
                 if self._kinds() != before:
-                    self.told()
+                    self.on_change()
 
-    def _kinds(self) -> tuple[Any, ...]:
-        """What changes where a sentence about this process may change."""
-        seen = self.seen
-        counts = (seen.calls, seen.without_grad, seen.arrived, seen.not_finite, seen.over)
-        return seen.kept, len(seen.failures), len(seen.notes), *map(bool, counts)
+    def _kinds(self) -> list[int]:
+        counts = vars(self.seen).values()
+        return [
+            self.seen.kept,
+            *(bool(one) if isinstance(one, int) else len(one) for one in counts),
+        ]
 
     def _before(
         self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -150,28 +153,24 @@ class WatchedFunction:
         self.seen.calls += 1
         call = self._reader.read(args, kwargs)
         self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
-        tensors, options = dict(call.tensors), call.options
+        tensors = {**call.tensors}
         grad = tensors.pop("do", None)
         needs_grad = grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
         if grad is None and not needs_grad:
             self.seen.without_grad += 1
             return None
         placements = placements_of(tensors)
-        key = (_layout(tensors, placements), tuple(sorted(options.items())))
+        key = (_layout(tensors, placements), tuple(sorted(call.options.items())))
         form = self._forms.setdefault(key, _CallForm())
-        enough = len(self.files) >= self.keep
-        if grad is None:
-            enough |= len(form.waiting) + form.idle >= PATIENCE
-        else:
-            enough |= _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
-        copy = None if enough else SavedInputs(_copies(tensors), placements, options)
-        waiting = _PendingCall(form, key, copy)
         if grad is not None:  # the function is itself a backward, whose dO is an argument
-            self._arrived(waiting, grad)
+            inputs = SavedInputs(tensors, placements, call.options)
+            self._arrived(_PendingCall(form, key, inputs), grad)
             return None
-        return waiting
+        if len(self.files) >= self.keep or len(form.waiting) + form.idle >= PATIENCE:
+            return _PendingCall(form, key, None)
+        return _PendingCall(form, key, SavedInputs(_copies(tensors), placements, call.options))
 
-    def _after(self, waiting: _PendingCall, output: Any) -> None:
+    def _after(self, pending: _PendingCall, output: Any) -> None:
         import torch
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -181,58 +180,47 @@ class WatchedFunction:
         if not output.requires_grad:
             self.seen.without_grad += 1
             return
-        if waiting.copy is not None:
-            waiting.form.waiting.add(waiting)
+        if pending.inputs is not None:
+            pending.form.waiting.add(pending)
 
         def hook(grad: Tensor | None) -> None:
             if grad is not None:
-                self._guarded(self._arrived, waiting, self._reader.in_order(grad))
+                self._guarded(self._arrived, pending, self._reader.in_order(grad))
 
         output.register_hook(hook)
 
-    def _arrived(self, waiting: _PendingCall, grad: Tensor) -> None:
+    def _arrived(self, pending: _PendingCall, grad: Tensor) -> None:
         self.seen.arrived += 1
-        form, copy = waiting.form, waiting.copy
-        form.waiting.discard(waiting)
+        form, inputs, pending.inputs = pending.form, pending.inputs, None
+        form.waiting.discard(pending)
         placement = placements_of({"do": grad})
         layout = _layout({"do": grad}, placement)
         if layout in form.layouts:
-            form.idle += copy is not None
-            waiting.copy = None
+            form.idle += inputs is not None
         elif len(self.files) >= self.keep:
-            self.seen.over += layout not in form.over
-            form.over.add(layout)
-        elif copy is None:
+            form.layouts.add(layout)
+            self.seen.over += 1
+        elif inputs is None:
             form.idle = 0  # so that the next call is copied
         else:
-            waiting.copy = None
-            values = {**copy.values, **_copies({"do": grad})}
-            found = SavedInputs(values, {**copy.placements, **placement}, copy.options)
-            self._keep(waiting, found, layout)
+            values = _copies({**inputs.values, "do": grad})
+            placements = {**inputs.placements, **placement}
+            found = replace(inputs, values=values, placements=placements)
+            self._keep(form, found, (pending.key, layout))
 
-    def _keep(self, waiting: _PendingCall, found: SavedInputs, layout: Any) -> None:
+    def _keep(self, form: _CallForm, found: SavedInputs, key: tuple[Any, Any]) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
             self.seen.not_finite += 1
             return
-        waiting.form.layouts.add(layout)
-        waiting.form.idle = 0
-        digest = hashlib.sha256(repr((waiting.key, layout)).encode()).hexdigest()[:10]
+        form.layouts.add(key[1])
+        form.idle = 0
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:10]
         self.folder.mkdir(parents=True, exist_ok=True)
         word = re.sub(r"\W", "", self.name.rpartition(":")[2])
         path = self.folder / f"{word}-{digest}{ENDING}"
         save(path, found)
         self.files.append(path)
         self.seen.kept += 1
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """While open, no graph is recorded, and the program's modes (a counter of operations, say) are off."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with torch.no_grad(), _disable_current_modes():
-        yield
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -267,30 +255,27 @@ def capture(function: Any, how: CapturePlan) -> Any:
     if function is None:
         return functools.partial(capture, how=how)
     if isinstance(function, str):
-        return ModulePatch(function, how)
-    if not callable(function) or isinstance(function, type):
-        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
-    watch = WatchedFunction(function, getattr(function, "__name__", type(function).__name__), how)
+        return _replaced(function, how)
+    name = getattr(function, "__name__", type(function).__name__)
+    watch = _watched(
+        function, name, how, f"capture takes a function, got {type(function).__name__}"
+    )
     atexit.register(_tell, watch)
     return watch.wrapped
 
 
-class ModulePatch:
-    """Within `with`, a module holds the wrapped function in place of its own."""
-
-    def __init__(self, word: str, how: CapturePlan) -> None:
-        self.word, self.how = word, how
-
-    def __enter__(self) -> WatchedFunction:
-        place, name = parted(self.word)
-        self.module = importlib.import_module(place)
-        self.original = getattr(self.module, name, None)
-        watch = put_in_place(self.module, name, self.word, self.how)
-        atexit.register(_tell, watch)
-        return watch
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self.module, parted(self.word)[1], self.original)
+@contextlib.contextmanager
+def _replaced(word: str, how: CapturePlan) -> Iterator[WatchedFunction]:
+    """While open, a module holds the wrapped function in place of its own."""
+    place, name = parted(word)
+    module = importlib.import_module(place)
+    original = getattr(module, name, None)
+    watch = put_in_place(module, word, how)
+    atexit.register(_tell, watch)
+    try:
+        yield watch
+    finally:
+        setattr(module, name, original)
 
 
 def parted(word: str) -> tuple[str, str]:
@@ -302,30 +287,33 @@ def parted(word: str) -> tuple[str, str]:
     return place, name
 
 
-def put_in_place(module: ModuleType, name: str, word: str, how: CapturePlan) -> WatchedFunction:
+def put_in_place(module: ModuleType, word: str, how: CapturePlan) -> WatchedFunction:
     """Watches a module's function in its place. Raises UsageFailure where the module has no such function."""
+    name = word.rpartition(":")[2]
     function = getattr(module, name, None)
     if function is None:
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
-        raise UsageFailure(
-            f"{word}: {module.__file__} has no function {name}",
-            f"it has: {', '.join(own) or 'none'}",
-        )
-    if not callable(function) or isinstance(function, type):
-        raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
-    watch = WatchedFunction(function, word, how)
+        words = f"{word}: {module.__file__} has no function {name}"
+        raise UsageFailure(words, f"it has: {', '.join(own) or 'none'}")
+    words = f"{word}: {name} is not a function but {type(function).__name__}"
+    watch = _watched(function, word, how, words)
     setattr(module, name, watch.wrapped)
     return watch
+
+
+def _watched(function: Any, name: str, how: CapturePlan, refusal: str) -> WatchedFunction:
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(refusal)
+    return WatchedFunction(function, name, how)
 
 
 def _tell(watch: WatchedFunction) -> None:
     """Says on stderr what was kept and what was not."""
     if watch.files:
-        them = "it" if len(watch.files) == 1 else "them"
         sets = plural(len(watch.files), "set")
-        words = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
-        words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
+        lines = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
+        lines.append(f"check with: gradprobe check TARGET --inputs {watch.files[0]}")
     else:
-        words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
-    for line in [*words, *watch.seen.troubles()]:
+        lines = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
+    for line in [*lines, *watch.seen.troubles()]:
         print(safe(f"gradprobe: {line}"), file=sys.stderr)

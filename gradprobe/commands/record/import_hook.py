@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,61 +22,25 @@ if TYPE_CHECKING:
 
 def enter() -> None:
     """Has the function that GRADPROBE_WATCH names wrapped as soon as its module is imported."""
-    module = os.environ["GRADPROBE_WATCH"].partition(":")[0]
-    wrapping = ImportHook()
-    awaiting = ImportWatcher(module, wrapping)
-    wrapping.write()
-    atexit.register(wrapping.write)
-    # It runs before wrapping.write, which must know whether the module was imported.
-    atexit.register(awaiting.notice)
-    sys.meta_path.insert(0, awaiting)
+    hook = ImportHook()
+    hook.write()
+    atexit.register(hook.write)
+    # It runs before hook.write, which must know whether the module was imported.
+    atexit.register(hook.notice)
+    sys.meta_path.insert(0, hook)
 
 
-class ImportHook:
-    """Wraps the function in its module, and keeps the file of `WatchedCalls` up to date."""
+class ImportHook(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing itself, but wraps the function when its module is complete, and counts its calls."""
 
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
+        self.module = self.word.partition(":")[0]
         self.folder = Path(os.environ["GRADPROBE_FOLDER"])
-        self.watch: WatchedFunction | None = None
-        self.unwrapped = WatchedCalls(
-            python=sys.executable, torch=importlib.util.find_spec("torch") is not None
-        )
-
-    def __call__(self, module: ModuleType) -> None:
-        """Wraps the function. A failure is written down, and the program goes on."""
-        from .capture import CapturePlan, put_in_place
-
-        try:
-            keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
-            how = CapturePlan(self.folder, keep, order)
-            self.watch = put_in_place(module, self.word.partition(":")[2], self.word, how)
-            self.watch.told = self.write
-        except Exception as error:
-            words = f"{type(error).__name__}: {error}"
-            if isinstance(error, Failure):
-                words = f"{error}; {error.way_out}"
-            self.unwrapped.trouble = f"it could not be wrapped: {words}"
-        self.write()
-
-    def write(self) -> None:
-        """Writes what this process has seen so far."""
-        seen = self.watch.seen if self.watch is not None else self.unwrapped
-        # At exit `__main__` has no `__file__` any more; at startup there is no argv yet.
-        seen.main = next(iter(getattr(sys, "argv", [])), "")
-        seen.path = [os.path.abspath(entry) for entry in sys.path]
-        try:
-            seen.write(self.folder)
-        except OSError as error:
-            print(f"gradprobe: cannot write what was seen: {error}", file=sys.stderr)
-
-
-class ImportWatcher(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself, but calls back with the awaited module when it is complete."""
-
-    def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
-        self.module, self.then = module, then
         self.busy = self.done = False
+        self.watch: WatchedFunction | None = None
+        has_torch = importlib.util.find_spec("torch") is not None
+        self.unwrapped = WatchedCalls(python=sys.executable, torch=has_torch)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -94,9 +58,7 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         self.busy = True
         try:
             for finder in sys.meta_path:
-                spec = None
-                if finder is not self:
-                    spec = finder.find_spec(fullname, path, target)
+                spec = None if finder is self else finder.find_spec(fullname, path, target)
                 if spec is not None:
                     self._await(spec.loader)
                     return spec
@@ -118,13 +80,37 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         loader.exec_module = exec_module
 
     def notice(self) -> None:
-        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
+        """Wraps in a module that another finder imported past this one: late, but better than not at all."""
         module = sys.modules.get(self.module)
         spec = getattr(module, "__spec__", None)
         if module is not None and not getattr(spec, "_initializing", False):
             self._complete(module)
 
     def _complete(self, module: ModuleType) -> None:
-        if not self.done:
-            self.done = True
-            self.then(module)
+        """Wraps the function once. A failure is written down, and the program goes on."""
+        if self.done:
+            return
+        self.done = True
+        from .capture import CapturePlan, put_in_place
+
+        try:
+            keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
+            self.watch = put_in_place(module, self.word, CapturePlan(self.folder, keep, order))
+            self.watch.on_change = self.write
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            if isinstance(error, Failure):
+                words = f"{error}; {error.way_out}"
+            self.unwrapped.trouble = f"it could not be wrapped: {words}"
+        self.write()
+
+    def write(self) -> None:
+        """Writes what this process has seen so far."""
+        seen = self.watch.seen if self.watch is not None else self.unwrapped
+        # At exit `__main__` has no `__file__` any more; at startup there is no argv yet.
+        seen.main = next(iter(getattr(sys, "argv", [])), "")
+        seen.path = [os.path.abspath(entry) for entry in sys.path]
+        try:
+            seen.write(self.folder)
+        except OSError as error:
+            print(f"gradprobe: cannot write what was seen: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Replay: runs a command while a function is watched, and checks and shows the sets of inputs that were kept."""
+"""Runs a command while a function is watched, and checks and shows the sets of inputs that were kept."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
-from ...inputs.history import make_folder
+from ...inputs.history import CheckRequest, make_folder
 from ...inputs.saved import layouts_in_words, load
 from ...model.case import Case
 from ...model.documents import document_of
-from ...model.failures import Failure, TargetFailure, UsageFailure, as_failure
-from ...model.layout_run import MISMATCH
+from ...model.failures import TargetFailure, UsageFailure, as_failure
+from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
-from ...model.report import failed_report
+from ...model.report import Report, failed_report
+from ...pipeline.run_check import run_check
 from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ...render.console import first_line
 from ...render.notation import CAUTION
 from .capture import ENDING, FOLDER, CapturePlan, parted
-from .watched_calls import WatchedCalls, read, together
-
-if TYPE_CHECKING:
-    from ...numerics.evidence import ProbeResult
+from .watched_calls import WatchedCalls, calls_seen
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class ProgramResult:
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"the command was ended by {signal.Signals(-self.code).name}"
-        how = "well" if self.code == 0 else f"with exit code {self.code}"
-        return f"the command ended {how}"
+        return f"the command ended {f'with exit code {self.code}' if self.code else 'well'}"
 
     def sentences(self, watch: str) -> list[str]:
         """How the command ended, what was kept, and what was left out."""
@@ -56,26 +52,12 @@ class ProgramResult:
         return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
 
 
-@dataclass(frozen=True)
-class CheckedInputs:
-    file: str
-    report: ProbeResult | None
-    failure: Failure | None
-    layouts: str
-    """The layouts of its tensors, in words."""
-
-    @property
-    def code(self) -> int:
-        """The exit code that `check` would give."""
-        if self.failure is not None:
-            return self.failure.exit_code
-        return 1 if self.report is not None and self.report.failing else 0
-
-
 def run_watched(
     command: Sequence[str], watch: str, how: CapturePlan, *, quiet: bool
 ) -> ProgramResult:
     """Runs a command and watches a function in every Python process that it starts.
+
+    Afterwards modules are found where the command found them.
 
     Args:
         how: its folder is cleared of the sets of an earlier run.
@@ -87,33 +69,30 @@ def run_watched(
     """
     parted(watch)
     if not command:
-        raise UsageFailure(
-            "run: no command", f"for example gradprobe run --watch {watch} -- python3 train.py"
-        )
+        example = f"for example gradprobe run --watch {watch} -- python3 train.py"
+        raise UsageFailure("run: no command", example)
     if shutil.which(command[0]) is None:
-        way_out = (
-            f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
-        )
+        itself = f"gradprobe itself runs in {sys.executable}"
+        way_out = f"what follows -- is run as it stands; {itself}"
         raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
-    folder = how.folder
-    _clear(folder)
+    _clear(how)
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
-    found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    ended = ProgramResult(
-        tuple(command), code, tuple(map(str, found[: how.keep])), together(read(folder))
-    )
+    found = sorted(how.folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
+    files, seen = tuple(map(str, found[: how.keep])), calls_seen(how.folder)
+    ended = ProgramResult(tuple(command), code, files, seen or WatchedCalls())
     if found:
+        sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
         return ended
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (with -I, -S and -E it does not)"
-    why = ended.seen.why_nothing(watch) if any(folder.glob("seen-*.json")) else why
+    why = seen.why_nothing(watch) if seen else why
     ways = [*(ended.seen.troubles() if ended.seen.calls else ()), "nothing was checked"]
-    raise TargetFailure(
-        f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways)
-    )
+    words = f"no inputs of {watch} were kept, and {ended.in_words}: {why}"
+    raise TargetFailure(words, "; ".join(ways))
 
 
-def _clear(folder: Path) -> None:
+def _clear(how: CapturePlan) -> None:
     """Makes the folder, and removes from it only what an earlier run wrote there."""
+    folder = how.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.is_relative_to(FOLDER):
@@ -129,69 +108,42 @@ def _environment(watch: str, how: CapturePlan) -> dict[str, str]:
     own = {"GRADPROBE_ENTRY": f"{__package__}.import_hook:enter"}
     own |= {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
     own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
-    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-def look_where_it_looked(ended: ProgramResult) -> None:
-    """Appends the command's search path to this one, so that the module is found where the command found it."""
-    sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
+def check_inputs(requests: Mapping[str, CheckRequest]) -> Iterator[tuple[str, Report, str]]:
+    """Of each file the report that `check --inputs` gives, and its layouts in words. A failure stops no other."""
+    from ...pipeline.reported import report_of  # it imports torch
 
-
-def check_inputs(
-    files: Sequence[str], check: Callable[[str], ProbeResult]
-) -> Iterator[CheckedInputs]:
-    """Checks one set after another. One that fails does not stop the others."""
-    for file in files:
+    for file, request in requests.items():
+        command = request.command()
         try:
-            yield CheckedInputs(file, check(file), None, layouts_in_words(load(file)))
+            yield file, report_of(run_check(request, command)), layouts_in_words(load(file))
         except Exception as error:
-            yield CheckedInputs(file, None, as_failure(error), "")
+            yield file, failed_report(as_failure(error), command), ""
 
 
-SCHEMA = "gradprobe.runs/1"
-
-
-def line_of(number: int, checked: CheckedInputs) -> Text:
+def line_of(number: int, file: str, report: Report, layouts: str) -> Text:
     """One set in a line: its verdict, what it is, and where it is wrong or why it was not run."""
-    # It imports torch, which the process that was typed does without.
-    from ...pipeline.reported import report_of
-
-    report = checked.report
-    if report is None:
-        way_out = checked.failure.way_out if checked.failure else ""
-        words = f"  {checked.file}: {checked.failure}" + (f" ({way_out})" if way_out else "")
-        return Text.assemble(f"  {number:>2}  ", ("NOT RUN ", CAUTION), words)
+    if (error := report.error) is not None:
+        words = f"{file}: {error.message}" + (f" ({error.way_out})" if error.way_out else "")
+        return Text.assemble(f"  {number:>2}  ", ("NOT RUN ", CAUTION), f"  {words}")
+    assert report.case is not None
     wrong = report.failing
     verdict = ("MISMATCH", "bold red") if wrong else ("MATCH   ", "bold green")
-    line = Text.assemble(
-        f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}"
-    )
+    line = Text.assemble(f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {layouts}")
     if wrong:
-        if wrong[1].first:
-            place = first_line(report_of(report)).split()[2:7]
-        else:
-            place = [wrong[1].broken[0].name]
+        place = first_line(report).split()[2:7]
         line.append(f"; first wrong: {' '.join(place)}")
     return line
 
 
-def as_document(checked: CheckedInputs, repro_command: str) -> dict[str, Any]:
-    """The report that `check --json` gives for that set, or what stands in its place."""
-    from ...pipeline.reported import report_of
-
-    if checked.failure is not None:
-        return document_of(failed_report(checked.failure, repro_command))
-    assert checked.report is not None
-    return document_of(report_of(checked.report))
-
-
 def summary_line(verdicts: Sequence[str]) -> Text:
     """What the sets came to together."""
-    wrong, failed = verdicts.count(MISMATCH), verdicts.count("error")
-    sets = plural(len(verdicts), "real set")
-    words = f"{sets} of inputs: {len(verdicts) - wrong - failed} match"
-    words += f", {wrong} do not" if wrong else ""
-    return Text(words + (f", {failed} could not be checked" if failed else ""), "bold")
+    sets, counts = plural(len(verdicts), "real set"), {MATCH: "match", MISMATCH: "do not"}
+    counts[FAILED] = "could not be checked"
+    told = [f"{verdicts.count(one)} {words}" for one, words in counts.items() if one in verdicts]
+    return Text(f"{sets} of inputs: {', '.join(told)}", "bold")
 
 
 def _shape(case: Case) -> str:
@@ -200,23 +152,21 @@ def _shape(case: Case) -> str:
     length += f"x{case.seqlen_k}" if case.seqlen_k != case.seqlen_q else ""
     words = [f"B {case.batch}, H {heads}, L {length}, D {case.head_dim}", case.dtype]
     words += [name for name in ("causal", "bias", "alibi", "sinks") if getattr(case, name)]
-    words += ["mask"] if case.mask else []
-    return ", ".join(words)
+    return ", ".join([*words, *(["mask"] if case.mask else [])])
 
 
 def captures_as_json(
-    ended: ProgramResult, watch: str, reports: Sequence[dict[str, Any]]
+    ended: ProgramResult, watch: str, reports: Sequence[Report]
 ) -> dict[str, Any]:
     """All of it, ready for `json.dumps`; each report is what `check --inputs` gives for that set."""
-    verdicts = [report["verdict"] for report in reports]
-    whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
+    verdicts = [report.verdict for report in reports]
     hidden = ("path", "main", "imported", "trouble")
     return {
-        "schema": SCHEMA,
-        "verdict": whole,
+        "schema": "gradprobe.runs/1",
+        "verdict": next((word for word in (MISMATCH, FAILED) if word in verdicts), MATCH),
         "watch": watch,
         "command": list(ended.command),
         "command_exit": ended.code,
         "seen": {name: value for name, value in asdict(ended.seen).items() if name not in hidden},
-        "captures": list(reports),
+        "captures": list(map(document_of, reports)),
     }

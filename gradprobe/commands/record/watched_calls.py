@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,19 @@ class WatchedCalls:
         partial.write_text(json.dumps(asdict(self)))
         partial.replace(folder / f"seen-{os.getpid()}.json")
 
+    def add(self, other: WatchedCalls) -> None:
+        """Numbers and counts add up; of words the first stays, of lists each entry once."""
+        for name, value in vars(other).items():
+            own: Any = getattr(self, name)
+            if isinstance(value, dict):
+                own |= {what: times + own.get(what, 0) for what, times in value.items()}
+            elif isinstance(value, list):
+                own += [entry for entry in value if entry not in own]
+            elif isinstance(value, (bool, str)):
+                setattr(self, name, own or value)
+            else:
+                setattr(self, name, own + value)
+
     def why_nothing(self, function: str) -> str:
         """Why no set was kept."""
         if self.trouble:
@@ -61,7 +73,8 @@ class WatchedCalls:
         if self.failures:
             return f"{called}; {self.troubles()[0]}"
         if self.not_finite:
-            return f"{called}; {plural(self.not_finite, 'set')} held NaN or infinite numbers, and no other came"
+            sets = plural(self.not_finite, "set")
+            return f"{called}; {sets} held NaN or infinite numbers, and no other came"
         if self.without_grad == self.calls:
             return f"{called}, each time without gradients (no_grad, or no input needs one)"
         return f"{called}, and no gradient came back to its output"
@@ -72,10 +85,8 @@ class WatchedCalls:
         never = f"the module {module} was never imported"
         if Path(self.main).stem != module.rpartition(".")[2]:
             return f"{never} in {self.python}"
-        return (
-            f"{never}: {Path(self.main).name} ran as the program itself, which Python calls __main__ and not {module}; "
-            "move the function into a module that it imports"
-        )
+        how = f"{Path(self.main).name} ran as the program itself, which Python calls __main__"
+        return f"{never}: {how}; move the function into a module that it imports"
 
     def troubles(self) -> list[str]:
         """One sentence for everything that went wrong or was left out."""
@@ -92,25 +103,9 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def together(watches: Iterable[WatchedCalls]) -> WatchedCalls:
-    """What several processes saw, as one."""
-    whole = WatchedCalls()
-    for seen in watches:
-        for name, value in vars(seen).items():
-            setattr(whole, name, _added(getattr(whole, name), value))
-    return whole
-
-
-def _added(before: Any, value: Any) -> Any:
-    """Numbers and counts add up; of words the first stays, of lists each entry once."""
-    if isinstance(value, dict):
-        return before | {what: times + before.get(what, 0) for what, times in value.items()}
-    if isinstance(value, list):
-        return before + [entry for entry in value if entry not in before]
-    return before or value if isinstance(value, (bool, str)) else before + value
-
-
-def read(folder: Path) -> list[WatchedCalls]:
-    """What each process wrote."""
-    files = sorted(folder.glob("seen-*.json"))
-    return [WatchedCalls(**json.loads(file.read_text())) for file in files]
+def calls_seen(folder: Path) -> WatchedCalls | None:
+    """What all processes saw, as each wrote it there; None where none did."""
+    whole, files = WatchedCalls(), sorted(folder.glob("seen-*.json"))
+    for file in files:
+        whole.add(WatchedCalls(**json.loads(file.read_text())))
+    return whole if files else None

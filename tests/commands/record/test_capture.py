@@ -274,5 +274,5 @@ attention(*(torch.ones(1, 1, 2, 3, requires_grad=True) for _ in "qkv")).sum().ba
     assert ran.stdout == ""
     first, second = ran.stderr.splitlines()
     assert first == "gradprobe: kept 1 set of inputs of <lambda> in kept"
-    assert second.startswith("gradprobe: check it with: gradprobe check TARGET --inputs kept/")
+    assert second.startswith("gradprobe: check with: gradprobe check TARGET --inputs kept/")
     assert (tmp_path / second.split()[-1]).is_file()
