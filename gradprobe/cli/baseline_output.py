@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..commands.baseline import entry as kept
-from ..commands.baseline.entry import Entry, case_of, measure, ran_on
+from ..commands import baseline as kept
+from ..commands.baseline import Entry, case_of, measure, ran_on
 from ..commands.suite.outcome import code_of
 from ..inputs.history import CheckRequest
 from ..model.documents import document_of
@@ -69,7 +69,7 @@ def _kept(request: CheckRequest, file: str, seeds: range) -> int:
     from ..render.screen import rendered
 
     entries = kept.load(file) if Path(file).exists() else ()
-    found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
+    found = measure(request, seeds, tick=functools.partial(_tell_draw, request.target))
     if not isinstance(found, Entry):
         show(rendered(report_of(found)))
         words = f"not kept: seed {found.case.seed} is a mismatch, whose errors are no baseline"
@@ -90,7 +90,7 @@ def _tell_draw(target: str, number: int, total: int) -> None:
 def _compared(
     entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, show_traceback: bool
 ) -> int:
-    from ..commands.baseline.growth import compared, together
+    from ..commands.growth import compared, together
 
     comparisons = sum(compared(entry) for entry in entries)
     codes: list[int] = []
@@ -116,15 +116,15 @@ def _compared(
 
 def _compared_again(entry: Entry, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
-    from ..commands.baseline.growth import changes, changes_as_json, refuse_other, render_changes
+    from ..commands.growth import changes, changes_as_json, refuse_other, render_changes
     from ..pipeline.reported import report_of
     from ..render.screen import rendered
 
     def accept(report: ProbeResult) -> None:
         refuse_other(entry, ran_on(report), case_of(report))
 
-    told = functools.partial(_tell_draw, entry.request.target)
-    found = measure(entry.request, entry.seeds, accept, told)
+    tick = functools.partial(_tell_draw, entry.request.target)
+    found = measure(entry.request, entry.seeds, accept, tick)
     if not isinstance(found, Entry):
         report = report_of(found)
         show([] if quiet else rendered(report))

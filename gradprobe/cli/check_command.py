@@ -20,6 +20,11 @@ from . import shared_options as shared
 from .checks import check_against, check_one
 from .report_forms import Forms, failures_told, show_document, with_forms
 
+# What torchrun says to each of its processes.
+_OF_TORCHRUN = frozenset(
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -66,10 +71,7 @@ def check(
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     if {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        from ..sharded.under_torchrun import ranks_of_torchrun
-
-        size = ranks_of_torchrun()
-        options = {"ranks": size, **options} if size else options
+        options = {**_ranks_of_torchrun(), **options}
     request = shared.request_of(target, family, options, reference)
     is_asked = bool(target is not None or family or reference or options)
     command = request.command(**mode.options, fresh=effort.fresh or None)
@@ -161,3 +163,17 @@ def _read_contract(request: CheckRequest, json_file: str | None) -> int:
     contract = read_contract(request)
     show_document(json_file, contract.as_json(), render_contract(contract, width()))
     return 1 if contract.unread else 0
+
+
+def _ranks_of_torchrun() -> dict[str, int]:
+    """`torchrun -m gradprobe check`: rank 0 checks, in as many ranks of its own; the others end at once."""
+    size = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+    if not size.isdigit() or size == "1":
+        return {}
+    if os.environ["RANK"] != "0":
+        raise SystemExit(0)
+    # The process that checks is no rank.
+    for name in [*os.environ]:
+        if name in _OF_TORCHRUN or name.startswith("TORCHELASTIC_"):
+            del os.environ[name]
+    return {"ranks": int(size)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import sys
@@ -22,7 +23,6 @@ from ..commands.warm_check import (
     listed_files,
     of_settings,
     refuse_without_watchfiles,
-    warm,
 )
 from ..inputs import history as last
 from ..model.documents import Reports
@@ -30,6 +30,7 @@ from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report
 from ..processes.each import AbandonedWork, abandoned_when
+from ..processes.warm import warm_process
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, show, terminal, write_as_is
 from . import shared_options as shared
@@ -67,7 +68,8 @@ def watch(
             return PlannedCheck("", settings.over(request), chosen=chosen), how
 
         watched = _Watch(plan, Forms.json(json_file))
-        with warm(watched.planned.request.options):
+        words = json.dumps({**watched.planned.request.options})
+        with warm_process("gradprobe.commands.warm_check:prepare", words):
             watched.go_on()
 
 

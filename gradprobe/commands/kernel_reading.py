@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,10 +91,12 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/2."""
     findings = []
     for finding in inquiry.findings:
-        document = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
-        fields = asdict(finding)
-        place = structs.asdict(fields.pop("where"))
-        findings.append(document | fields | place)
+        fields = asdict(finding) | {
+            "rule": FOREIGN,
+            "sentence": finding.sentence,
+            "fix": finding.fix,
+        }
+        findings.append(fields | structs.asdict(fields.pop("where")))
     return {
         "schema": "gradprobe.lint/2",
         "verdict": inquiry.verdict,
@@ -114,30 +115,36 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     """
     from rich.text import Text
 
-    count, room, verdict = len(inquiry.findings), max(width, _LEAST), inquiry.verdict
+    from ..render.rows import folded
+
+    count, verdict = len(inquiry.findings), inquiry.verdict
     none = "no pointer advances by a stride that is called another tensor's"
     head = f"{verdict.upper()}  {plural(count, 'wrong stride') if count else none}"
-    lines = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])]
-    most = None if details else _MOST
+    lines, most = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])], _MOST
+    if details:
+        most = max(count, len(inquiry.untold))
     for finding in inquiry.findings[:most]:
-        lines += [Text(""), *_shown(finding, room)]
-    if most is not None and count > most:
+        lines += [Text(""), *_shown(finding, max(width, _LEAST))]
+    if count > most:
         more = f"  and {plural(count - most, 'wrong stride')} more: the same with --details"
         lines.append(Text(more, style="bold"))
     lines += [Text("")] if count else []
     kernels = plural(len(inquiry.kernels), "kernel")
-    read = [f"read {kernels} by the names of their parameters; no kernel was run"]
+    read = f"read {kernels} by the names of their parameters; no kernel was run"
+    lines += folded(read, width, "dim")
     if inquiry.untold:
-        rest = " and others" if most is not None and len(inquiry.untold) > most else ""
+        rest = " and others" if len(inquiry.untold) > most else ""
         what = "not followed everywhere, or by strides whose names tell no tensor"
-        read.append(f"{what}: {', '.join(inquiry.untold[:most])}{rest}")
-    return [*lines, *(Text(line, style="dim") for text in read for line in _wrapped(text, room))]
+        names = visible(", ".join(inquiry.untold[:most]))
+        lines += folded(f"{what}: {names}{rest}", width, "dim")
+    return lines
 
 
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     from ..render.reasons import code_window
+    from ..render.rows import folded
 
     at, here = finding.where, os.getcwd()
     is_below = os.path.commonpath([at.file, here]) == here
@@ -146,17 +153,6 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     code, column = code_window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
-    yield from map(Text, _wrapped(finding.sentence, width))
-    for line in _wrapped(f"fix: {finding.fix}", width) if finding.fix else ():
-        yield Text(line, style="green")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        visible(text),
-        width,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    yield from folded(visible(finding.sentence), width)
+    if finding.fix:
+        yield from folded(visible(f"fix: {finding.fix}"), width, "green")

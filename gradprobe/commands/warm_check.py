@@ -17,7 +17,6 @@ from typing import Any
 from ..inputs.history import CheckRequest
 from ..model.failures import Failure, UsageFailure
 from ..processes import forks
-from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, FILES, has_driver
 from ..targets.find import parts_of
 from .settings import table_of
@@ -42,13 +41,6 @@ def refuse_without_watchfiles() -> None:
         raise Failure("watch needs watchfiles, which is not installed", way_out)
 
 
-@contextlib.contextmanager
-def warm(options: Mapping[str, Any]) -> Iterator[int]:
-    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe."""
-    with warm_process(f"{__name__}:prepare", json.dumps(dict(options))) as number:
-        yield number
-
-
 # Of each family one kernel. Its types are those of the case, and what it computes is small.
 _REHEARSED = ("lazy", "flash")
 _OF_TYPES = {"dtype", "head_dim", "head_dim_v", "block_m", "block_n"}
@@ -58,12 +50,9 @@ _APART = {"kernels", "reference", "adapters", "templates", "testing", "startup",
 
 
 def prepare(words: str) -> None:
-    """Imports what checks with some options need, with Triton in the mode that they choose; uses no device, no thread.
+    """Of a warm process: imports what checks with some options need (JSON), with Triton in the mode that they choose.
 
-    Where Triton interprets it also runs kernels.
-
-    Args:
-        words: JSON of the options.
+    It uses no device and no thread. Where Triton interprets it also runs kernels.
     """
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
@@ -107,10 +96,8 @@ def _rehearse(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Sources:
-    """Files and folders, and what stood in them."""
-
     digests: Mapping[str, str]
-    """The hash of each; "" of one that is missing."""
+    """Of files and folders what stood in them; "" of one that is missing."""
 
     @classmethod
     def of(cls, files: Iterable[str]) -> Sources:

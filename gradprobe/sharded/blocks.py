@@ -46,23 +46,20 @@ class RankChange:
 class Blocks:
     """X key heads, each with the G query heads of its group, in float64."""
 
-    def __init__(self, seen: WrongRun, shards: Shards, batch: Tensor, group: Tensor) -> None:
-        """
-        Args:
-            batch: [X] of each key head.
-            group: [X] which of its batch it is.
-        """
+    def __init__(self, seen: WrongRun, shards: Shards, heads: Tensor) -> None:
+        """heads: [X] the numbers of key heads, counted through all batches."""
         self.seen, self.shards, self.ranks = seen, shards, shards.ranks
-        x, size = seen.x, seen.x.q.shape[1] // seen.x.k.shape[1]
-        self._scale, self._batch, self._group = x.scale, batch[:, None], group[:, None]
-        self._heads = self._group * size + torch.arange(size, device=group.device)
+        x, groups = seen.x, seen.x.k.shape[1]
+        size = x.q.shape[1] // groups
+        self._scale, batch, group = x.scale, heads // groups, heads % groups
+        self._batch, self._group = batch[:, None], group[:, None]
+        self._heads = self._group * size + torch.arange(size, device=heads.device)
         self._q, self._do = x.q[self._batch, self._heads], x.do[self._batch, self._heads]
         self._k, self._v = x.k[self._batch, self._group], x.v[self._batch, self._group]
-        tiles = [
-            Tile(of, slice(at * size, (at + 1) * size), slice(0, x.q.shape[2]))
-            for of, at in zip(batch.tolist(), group.tolist(), strict=True)
-        ]
-        self._valid = torch.stack([x.valid(tile)[:1] for tile in tiles])
+        rows, valid = slice(0, x.q.shape[2]), list[Tensor]()
+        for of, at in zip(batch.tolist(), group.tolist(), strict=True):
+            valid.append(x.valid(Tile(of, slice(at * size, (at + 1) * size), rows))[:1])
+        self._valid = torch.stack(valid)
         scores = (self._scale * self._q @ self._k.mT).masked_fill(~self._valid, -torch.inf)
         self._lse = lse = scores.logsumexp(-1)
         # As the target's backward finds them: its own where it exposes them.
@@ -72,19 +69,17 @@ class Blocks:
     @staticmethod
     def of(seen: WrongRun, shards: Shards, names: Sequence[str]) -> Blocks | None:
         """The key heads with the most wrong elements of some intermediates; None where none is wrong."""
-        heads, wrong = seen.x.k.shape[1], torch.zeros(seen.x.k.shape[:2], device=seen.x.q.device)
+        heads = seen.x.k.shape[1]
+        wrong = torch.zeros(seen.x.k.shape[:2], device=seen.x.q.device)
         for name in names:
             wrong += (~seen.right[name]).flatten(2).sum(2).unflatten(1, (heads, -1)).sum(2)
         worst = wrong.flatten().argsort(descending=True, stable=True)[:_FEW]
         worst = worst[wrong.flatten()[worst] > 0].sort().values
-        return Blocks(seen, shards, worst // heads, worst % heads) if len(worst) else None
+        return Blocks(seen, shards, worst) if len(worst) else None
 
     def _own(self, name: str, computed: Tensor) -> Tensor:
-        return (
-            self.seen.actual[name][self._batch, self._heads]
-            if name in self.seen.actual
-            else computed
-        )
+        own = self.seen.actual.get(name)
+        return computed if own is None else own[self._batch, self._heads]
 
     def _rows(self, rank: int) -> Tensor:
         return self.shards.index("m", rank).to(self._lse.device)
@@ -102,29 +97,15 @@ class Blocks:
             return self._batch, self._group, self._keys(rank)[None]
         return self._batch[..., None], self._heads[..., None], self._rows(rank)[None, None]
 
-    def _block(
-        self,
-        rank: int,
-        owner: int,
-        valid: Tensor,
-        keys: int | None = None,
-        values: int | None = None,
-    ) -> Block:
-        """What the rows of a rank and the keys of another give.
+    def _block(self, rank: int, valid: Tensor, keys: int, values: int) -> Block:
+        """What the rows of a rank give with the keys of one and the values of another.
 
         Args:
             valid: [X or 1, 1, m, n] which of them each row sees.
-            keys, values: the rank whose keys or values stand in the place of the owner's.
         """
-        rows, of_keys, of_values = (
-            self._rows(rank),
-            *(self._keys(owner if x is None else x) for x in (keys, values)),
-        )
-        q, do, lse, own, delta = (
-            each[:, :, rows]
-            for each in (self._q, self._do, self._lse, self._own_lse, self._delta)
-        )
-        k, v = self._k[:, :, of_keys], self._v[:, :, of_values]
+        rows, x = self._rows(rank), (self._q, self._do, self._lse, self._own_lse, self._delta)
+        q, do, lse, own, delta = (each[:, :, rows] for each in x)
+        k, v = self._k[:, :, self._keys(keys)], self._v[:, :, self._keys(values)]
         scores = (self._scale * q @ k.mT).masked_fill(~valid, -torch.inf)
         of_forward, p = ((scores - _finite(each)[..., None]).exp() for each in (lse, own))
         ds = self._scale * p * (do @ v.mT - delta[..., None])
@@ -133,37 +114,30 @@ class Blocks:
 
     def seen_by(self, valid: Tensor) -> list[list[Block]]:
         """By rank and step, the block where rows see keys so: [X or 1, 1, M, N] of the whole."""
-        return [
-            [
-                self._block(rank, of, valid[:, :, self._rows(rank)][..., self._keys(of)])
-                for of in (self.owner(rank, step) for step in range(self.ranks))
-            ]
-            for rank in range(self.ranks)
-        ]
+        found = []
+        for rank in range(self.ranks):
+            of_rank = valid[:, :, self._rows(rank)]
+            owners = [self.owner(rank, step) for step in range(self.ranks)]
+            found.append(
+                [self._block(rank, of_rank[..., self._keys(of)], of, of) for of in owners]
+            )
+        return found
 
     def right(self) -> list[list[Block]]:
-        """By rank and step, the block that it should meet."""
         return self.seen_by(self._valid)
 
     def results(self, blocks: Sequence[Sequence[Block]], names: Sequence[str]) -> Results:
-        """The results, of all blocks by rank and step."""
-        found = {
-            key: value
-            for rank, own in enumerate(blocks)
-            for key, value in self._of_rows(rank, own).items()
-        }
-        for name in KEYS:
-            for shard in range(self.ranks):
-                parts = [
-                    own[(rank - shard) % self.ranks][name] for rank, own in enumerate(blocks)
-                ]
-                found[name, shard] = torch.stack(parts).sum(0)
+        found: Results = {}
+        for rank, own in enumerate(blocks):
+            found |= self._of_rows(rank, own)
+            # Of gradients of keys, what each rank adds to this one's.
+            to_this = [own[(other - rank) % self.ranks] for other, own in enumerate(blocks)]
+            for name in KEYS:
+                found[name, rank] = _sum(to_this, name)
         return {key: value for key, value in found.items() if key[0] in names}
 
     def _of_rows(self, rank: int, blocks: Sequence[Block]) -> Results:
-        total, o, dq = (
-            torch.stack([block[name] for block in blocks]).sum(0) for name in ("LSE", "O", "dQ")
-        )
+        total, o, dq = (_sum(blocks, name) for name in ("LSE", "O", "dQ"))
         lse = total.log() + _finite(self._lse[:, :, self._rows(rank)])
         o = o / total.masked_fill(total == 0, 1.0)[..., None]
         return {("LSE", rank): lse, ("O", rank): o, ("dQ", rank): dq}
@@ -171,24 +145,21 @@ class Blocks:
     # --- what ranks may do otherwise
 
     def changes(self, right: Sequence[Sequence[Block]], results: Results) -> Iterator[RankChange]:
-        """All that is known of what goes wrong in one step, or in putting the steps together.
-
-        Args:
-            results: those of the right blocks.
-        """
+        """What may go wrong in one step, or in putting the steps together; `results` are those of the right blocks."""
         for rank in range(self.ranks):
             for step in range(self.ranks):
                 owner = self.owner(rank, step)
                 for kind, words, block in self._instead(rank, step, right[rank][step]):
                     blocks = [*right[rank][:step], block, *right[rank][step + 1 :]]
                     predicted = self._of_rows(rank, blocks)
-                    for key in ((name, owner) for name in KEYS if (name, owner) in results):
-                        predicted[key] = results[key] + block[key[0]] - right[rank][step][key[0]]
+                    for name in KEYS:
+                        if (key := (name, owner)) in results:
+                            predicted[key] = results[key] + block[name] - right[rank][step][name]
                     yield RankChange(kind, words, rank, step, predicted)
             yield from self._of_merging(rank, right[rank])
 
     def _instead(self, rank: int, step: int, right: Block) -> Iterator[tuple[str, str, Block]]:
-        """What may stand in the place of a rank's block of one step: its kind, words, and itself."""
+        """The kind and words of what may stand in the place of a rank's block of one step, and itself."""
         owner, rows = self.owner(rank, step), self._rows(rank)
         at = self._keys(owner)
         valid = self._valid[:, :, rows][..., at]
@@ -197,32 +168,23 @@ class Blocks:
             yield "missing-step", "the keys of {whose} are left out by {ranks}", nothing
             twice = {name: 2 * value for name, value in right.items()}
             yield "twice", "the keys of {whose} are counted twice by {ranks}", twice
-        local, others = (
-            torch.arange(len(rows), device=at.device)[:, None],
-            torch.arange(len(at), device=at.device),
-        )
+        local = torch.arange(len(rows), device=at.device)[:, None]
+        others = torch.arange(len(at), device=at.device)
+        unmasked = "the keys of {whose} are all seen by {ranks}, as if no mask were there"
         by_place = "the keys of {whose} are masked by {ranks} by their places in the shard"
-        ways = {
-            "the keys of {whose} are all seen by {ranks}, as if no mask were there": torch.ones_like(
-                valid
-            ),
-            by_place: (others <= local).expand_as(valid),
-            f"{by_place}, the diagonal too": (others < local).expand_as(valid),
-        }
+        ways = {unmasked: torch.ones_like(valid), by_place: (others <= local).expand_as(valid)}
+        ways[f"{by_place}, the diagonal too"] = (others < local).expand_as(valid)
         for words, seen in ways.items():
             if not torch.equal(seen, valid):
-                yield "mask", words, self._block(rank, owner, seen)
-        for other in (
-            one for one in range(self.ranks) if one != owner and len(self._keys(one)) == len(at)
-        ):
-            of_step = f"of step {(rank - other) % self.ranks} are used by {{ranks}} in place of those of {{whose}}"
-            stale = {
-                "keys and values": (other, other),
-                "keys": (other, None),
-                "values": (None, other),
-            }
-            for name, of in stale.items():
-                yield "stale", f"the {name} {of_step}", self._block(rank, owner, valid, *of)
+                yield "mask", words, self._block(rank, seen, owner, owner)
+        for other in range(self.ranks):
+            if other == owner or len(self._keys(other)) != len(at):
+                continue
+            place = f"of step {(rank - other) % self.ranks}"
+            used = f"{place} are used by {{ranks}} in place of those of {{whose}}"
+            stale = {"keys and values": (other, other), "keys": (other, owner)}
+            for name, of in {**stale, "values": (owner, other)}.items():
+                yield "stale", f"the {name} {used}", self._block(rank, valid, *of)
 
     def _of_merging(self, rank: int, right: Sequence[Block]) -> Iterator[RankChange]:
         """The parts of the steps before one are not scaled to the new maximum, in one step or in all."""
@@ -239,6 +201,10 @@ class Blocks:
             words += "" if len(steps) == 1 else ", in every step"
             o = {("O", rank): self._of_rows(rank, blocks)["O", rank]}
             yield RankChange("rescale", words, rank, steps[0] if len(steps) == 1 else None, o)
+
+
+def _sum(blocks: Sequence[Block], name: str) -> Tensor:
+    return torch.stack([block[name] for block in blocks]).sum(0)
 
 
 def _finite(lse: Tensor) -> Tensor:

@@ -19,15 +19,11 @@ from ..runtime.run import Outcome, Trace, expected_shapes
 from ..targets.find import Target
 from .rank import RankSetup, Task
 from .shards import Shards, division
-from .world import world_of
+from .world import raise_first, world_of
 
 
 def across_ranks(target: Target, case: Case) -> Target:
-    """A target that ranks run, where a case has some.
-
-    Raises:
-        Failure: the case cannot be divided among its ranks.
-    """
+    """A target that ranks run; Failure where the case cannot be divided among them."""
     division(case)
     return replace(target, ranks=run_on_ranks)
 
@@ -35,14 +31,7 @@ def across_ranks(target: Target, case: Case) -> Target:
 def run_on_ranks(
     experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool
 ) -> Execution:
-    """Gives each rank its shard, and puts together what comes, as of one target that was given the whole.
-
-    Args:
-        banded, copies: as of `probing.observe`.
-
-    Raises:
-        Failure: from a rank's own run of its shard, or from `World.run`.
-    """
+    """Gives each rank its shard, and puts together what comes, as of one target that was given the whole."""
     case, target = experiment.case, experiment.target
     shards = division(case)
     setup = RankSetup(target.name, target.family, case.device, case.arch, tuple(sys.path))
@@ -56,33 +45,26 @@ def run_on_ranks(
         for rank in range(shards.ranks)
     ]  # fmt: skip
     answers = world_of(setup, shards.ranks).run(tasks)
-    for number, answer in enumerate(answers):
-        if answer.raised is not None:
-            failure = answer.raised.failure
-            failure.args = (f"rank {number}: {failure.args[0]}",)
-            raise failure
-    found = [(rank, one) for rank, each in enumerate(answers) for one in each.memory]
-    memory = {
-        one.identity: replace(one, sentence=f"rank {rank}: {one.sentence}") for rank, one in found
-    }
-    outcome = _joined(
-        shards, [answer.outcome for answer in answers if answer.outcome is not None]
-    )
-    return Execution(
-        inputs, outcome, tuple(memory.values()), _each(answer.unwatched for answer in answers)
-    )
+    raise_first(answers)
+    found = [
+        replace(one, sentence=f"rank {rank}: {one.sentence}")
+        for rank, answer in enumerate(answers)
+        for one in answer.memory
+    ]
+    memory = {one.identity: one for one in found}
+    outcome = _joined(shards, [one.outcome for one in answers if one.outcome is not None])
+    unwatched = _each(answer.unwatched for answer in answers)
+    return Execution(inputs, outcome, tuple(memory.values()), unwatched)
 
 
 def _joined(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
     case = shards.case
-    refused = next(
-        (f"rank {rank}: {one.refused}" for rank, one in enumerate(outcomes) if one.refused), None
-    )
+    refusals = [f"rank {at}: {one.refused}" for at, one in enumerate(outcomes) if one.refused]
     backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
     note = f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}"
     return Outcome(
-        trace=None if refused else _whole(shards, [one.trace for one in outcomes if one.trace]),
-        refused=refused,
+        trace=None if refusals else _whole(shards, [one.trace for one in outcomes if one.trace]),
+        refused=refusals[0] if refusals else None,
         kernels=_each(one.kernels for one in outcomes),
         backends=frozenset().union(*(one.backends for one in outcomes)),
         taken=frozenset().union(*(one.taken for one in outcomes)),
@@ -97,23 +79,16 @@ def _each(several: Any) -> tuple[Any, ...]:
 
 
 def _whole(shards: Shards, traces: Sequence[Trace]) -> Trace:
-    """The results of all ranks as those of one target.
-
-    Raises:
-        TargetFailure: not every rank returned the same intermediates, or one returned what has all keys.
-    """
     case, first = shards.case, traces[0].values
     if whole := [name for name in MATRICES if name in first]:
         returned = listed(whole)
-        raise TargetFailure(
-            f"ranks return {returned}, of which none holds all keys", f"leave out {returned}"
-        )
+        words = f"ranks return {returned}, of which none holds all keys"
+        raise TargetFailure(words, f"leave out {returned}")
     for number, own in enumerate(trace.values for trace in traces):
         if own.keys() != first.keys():
             came = f"rank 0 {', '.join(first)}, rank {number} {', '.join(own)}"
-            raise TargetFailure(
-                f"ranks do not return the same intermediates: {came}", "return the same from each"
-            )
+            words = f"ranks do not return the same intermediates: {came}"
+            raise TargetFailure(words, "return the same from each")
     values = {
         name: shards.joined([trace.values[name] for trace in traces], case.axes(name)).to(case.device)
         for name in expected_shapes(case) if name in first

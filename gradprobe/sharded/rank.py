@@ -39,8 +39,6 @@ STACK, STORE = "stack.{}", "store"
 
 @dataclass(frozen=True)
 class RankSetup:
-    """What a rank needs to know before the first run."""
-
     word: str
     """The target's."""
     family: str
@@ -66,8 +64,6 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of it."""
-
     outcome: Outcome | None = None
     """None where it raised. Its kernels are told by name."""
     memory: tuple[MemoryFinding, ...] = ()
@@ -79,10 +75,8 @@ def serve(setup: RankSetup, rank: int, ranks: int, folder: str, connection: Conn
     """Works until the other end of a connection is closed: a process of its own, made so by `World`."""
     with contextlib.suppress(OSError, AttributeError):  # it ends with the check
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    numbers = dict.fromkeys(("RANK", "LOCAL_RANK"), rank) | dict.fromkeys(
-        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), ranks
-    )
-    os.environ |= {name: str(number) for name, number in numbers.items()}
+    os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+    os.environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
     sys.path[:] = [*setup.path, *(entry for entry in sys.path if entry not in setup.path)]
     with open(Path(folder, STACK.format(rank)), "w") as stack:
         faulthandler.enable(stack)
@@ -96,7 +90,7 @@ def serve(setup: RankSetup, rank: int, ranks: int, folder: str, connection: Conn
 
 
 def _answered(connection: Connection, work: Callable[[], Any]) -> Any:
-    """What some work gives, which is also answered where it is an Answer; None where it raised, which is answered."""
+    """Answers with what some work gives, or raised; what it gave, None where it raised."""
     try:
         found = work()
         answer = found if isinstance(found, Answer) else Answer()
@@ -107,7 +101,7 @@ def _answered(connection: Connection, work: Callable[[], Any]) -> Any:
 
 
 def _joined(setup: RankSetup, rank: int, ranks: int, folder: str) -> Callable[[Task], Answer]:
-    """Joins the group of all ranks, and imports the target after it; gives what runs that."""
+    """Joins the group, and imports the target after it; gives what runs a task."""
     import torch
     import torch.distributed as dist
 
@@ -130,7 +124,6 @@ def _joined(setup: RankSetup, rank: int, ranks: int, folder: str) -> Callable[[T
 
 
 def _run(target: Target, task: Task) -> Answer:
-    """The target on one shard, observed as any other run."""
     case = task.case
     make_interpreter_right(case)
     values = {name: value.to(case.device) for name, value in task.values.items()}

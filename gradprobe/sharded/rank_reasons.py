@@ -44,11 +44,7 @@ _AS_GOOD = 0.01
 class ShardExplanation:
     """What explains one result of one shard."""
 
-    kind: str
-    words: str
-    """With "{ranks}" where the rank stands that does it."""
-    rank: int
-    step: int | None
+    change: RankChange
     name: str
     shard: int
     """Whose result it is."""
@@ -59,7 +55,7 @@ class ShardExplanation:
     @property
     def said(self) -> tuple[str, int | None, str]:
         """What is the same for one fault in several ranks and results."""
-        return self.kind, self.step, self.words
+        return self.change.kind, self.change.step, self.change.words
 
 
 def explanations(seen: WrongRun, shards: Shards) -> list[ShardExplanation]:
@@ -75,19 +71,16 @@ def explanations(seen: WrongRun, shards: Shards) -> list[ShardExplanation]:
         return found
     right = blocks.right()
     results = blocks.results(right, names)
-    fitting = {
-        key: list[ShardExplanation]()
-        for key, value in results.items()
-        if _is_own(blocks, key, value)
-    }
+    fitting = dict[tuple[str, int], list[ShardExplanation]]()
+    for key, value in results.items():
+        hit, wrong = _score(blocks, key, value)
+        if wrong and hit <= CONSISTENT * wrong:  # it does not follow from what came before
+            fitting[key] = []
     for change in chain(_misrouted(blocks, list(fitting)), blocks.changes(right, results)):
         for key in change.predicted.keys() & fitting.keys():
             hit, wrong = _score(blocks, key, change.predicted[key], change.other)
             if hit >= CONSISTENT * wrong:
-                explained = ShardExplanation(
-                    change.kind, change.words, change.rank, change.step, *key, hit / wrong, wrong
-                )
-                fitting[key].append(explained)
+                fitting[key].append(ShardExplanation(change, *key, hit / wrong, wrong))
     best = [_best(every) for every in fitting.values() if every]
     common = Counter(one.said for every in best for one in every)
     return [max(every, key=lambda explained: common[explained.said]) for every in best]
@@ -104,11 +97,8 @@ def _score(
     """How many of the wrong elements a prediction gives, less those that it spoils; and how many are wrong."""
     (name, rank), seen = at, blocks.seen
     index = blocks.at(name, rank)
-    actual, expected, right = (
-        seen.actual[name][index],
-        seen.expected[name][index],
-        seen.right[name][index],
-    )
+    sides = (seen.actual, seen.expected, seen.right)
+    actual, expected, right = (side[name][index] for side in sides)
     precision, dtype = seen.measured.comparison.precision, seen.measured.trace.values[name].dtype
     unit = max(torch.finfo(dtype).eps, precision.operand, precision.matrix, precision.accumulate)
     # What a fault adds is rounded as often as the rest.
@@ -119,42 +109,27 @@ def _score(
     return int((same & ~right).sum()) - int((right & ~same).sum()), int((~right).sum())
 
 
-def _is_own(blocks: Blocks, at: tuple[str, int], given: Tensor) -> bool:
-    """Whether a result is wrong, and does not follow from what came before."""
-    hit, wrong = _score(blocks, at, given)
-    return wrong > 0 and hit <= CONSISTENT * wrong
-
-
 def _misrouted(blocks: Blocks, wrong: Sequence[tuple[str, int]]) -> Iterator[RankChange]:
-    """A rank holds the result that belongs to another."""
-    for name, rank in (key for key in wrong if key[0] in ("dQ", *KEYS)):
-        size = blocks.at(name, rank)[-1].shape
-        for other in (
-            one
-            for one in range(blocks.ranks)
-            if one != rank and blocks.at(name, one)[-1].shape == size
-        ):
-            before = (rank - other) % blocks.ranks
-            which = {1: "the rank before it", blocks.ranks - 1: "the next rank"}
-            words = f"{{names}} of {{ranks}} is that of {which.get(before, f'the rank {before} before it')} in the ring"
-            theirs: Results = {(name, rank): blocks.seen.expected[name][blocks.at(name, other)]}
-            yield RankChange("misrouted", words, rank, None, theirs, other)
+    ranks = blocks.ranks
+    for name, rank in wrong:
+        for other in range(ranks) if name in ("dQ", *KEYS) else ():
+            theirs = blocks.at(name, other)
+            if other == rank or theirs[-1].shape != blocks.at(name, rank)[-1].shape:
+                continue
+            before = (rank - other) % ranks
+            which = {1: "the rank before it", ranks - 1: "the next rank"}
+            whose = which.get(before, f"the rank {before} before it")
+            words = f"{{names}} of {{ranks}} is that of {whose} in the ring"
+            predicted: Results = {(name, rank): blocks.seen.expected[name][theirs]}
+            yield RankChange("misrouted", words, rank, None, predicted, other)
 
 
 def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[ShardExplanation]:
     """Whether the target masks as if its shards were other parts of the sequence."""
-    case, ranks, held = (
-        blocks.seen.case,
-        blocks.ranks,
-        [list(own) for own in blocks.shards.held["m"]],
-    )
-    length = case.seqlen_q
-    if (
-        not case.causal
-        or length != case.seqlen_k
-        or length % (2 * ranks)
-        or len(held[0]) * ranks != length
-    ):
+    case, ranks = blocks.seen.case, blocks.ranks
+    held, length = [list(own) for own in blocks.shards.held["m"]], case.seqlen_q
+    is_even = length % (2 * ranks) == 0 and len(held[0]) * ranks == length
+    if not case.causal or length != case.seqlen_k or not is_even:
         return
     for taken, way in TAKEN_FOR.items():
         if (believed := way(length, ranks)) == held:
@@ -168,7 +143,8 @@ def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[ShardExplana
         if hit >= NAMED * wrong:
             words = f"the mask assumes {taken} shards, and they are {case.shards}"
             for (name, rank), (_, own) in scores.items():
-                yield ShardExplanation(POSITIONS, words, rank, None, name, rank, hit / wrong, own)
+                change = RankChange(POSITIONS, words, rank, None, {})
+                yield ShardExplanation(change, name, rank, hit / wrong, own)
             return
 
 
@@ -178,19 +154,15 @@ _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 @door("ranks", lambda *args: _NOTHING)
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple[Reasons, Steps]:
     """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
-    failing = [
-        run for run in runs if run.measured is not None and not run.measured.comparison.matches
-    ]
-    failing = [run for run in failing if run.is_plain] or failing
+    wrong = [one for one in runs if one.measured and not one.measured.comparison.matches]
+    failing = [run for run in wrong if run.is_plain] or wrong
     if not failing:
         return _NOTHING
     try:
         return _reasons(observed_in(experiment, failing[0]), division(experiment.case))
     except Exception as error:
-        fault = fault_words(error)
-        return Reasons(
-            (), (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False
-        ), {}
+        words = f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}"
+        return Reasons((), (words,), sought=False), {}
 
 
 def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
@@ -204,9 +176,8 @@ def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
         told = (*of_formula, *told) if causes_among(of_formula) else (*told, *of_formula)
         why_not = "" if causes_among(told) else why_not
     # What all ranks do alike is no rank's own fault.
-    steps = {
-        (one.name, one.shard): (one.rank, one.step) for one in named if one.kind != POSITIONS
-    }
+    own = [one for one in named if one.change.kind != POSITIONS]
+    steps = {(one.name, one.shard): (one.change.rank, one.change.step) for one in own}
     left = set(seen.own) - {one.name for one in named}
     facts = _where(seen, shards) if left and not causes_among(told) else ()
     return Reasons(told, (*facts, *filter(None, [why_not])), sought=not why_not), steps
@@ -232,9 +203,10 @@ def _where(seen: WrongRun, shards: Shards) -> Iterator[str]:
         at = next((at for at, letter in enumerate(axes) if letter in shards.held), None)
         if at is not None:
             ranks = [
-                rank for rank in range(shards.ranks)
-                if bool(torch.isin(wrong[:, at], shards.index(axes[at], rank).to(wrong.device)).any())
-            ]  # fmt: skip
+                rank
+                for rank in range(shards.ranks)
+                if bool(torch.isin(wrong[:, at].cpu(), shards.index(axes[at], rank)).any())
+            ]
             yield f"{name} is wrong in the {_shards(ranks)} of {shards.ranks}"
 
 
@@ -248,29 +220,23 @@ def _diagnoses(found: Sequence[ShardExplanation], ranks: int) -> Iterator[Diagno
     for one in found:
         groups.setdefault(one.said, []).append(one)
     for number, group in enumerate(sorted(groups.values(), key=lambda group: -_weight(group))):
-        first, own = group[0], sorted({one.rank for one in group})
+        change, own = group[0].change, sorted({one.change.rank for one in group})
         explained = _weight(group) / sum(one.wrong for one in group)
-        names, shards = (
-            list(dict.fromkeys(one.name for one in group)),
-            sorted({one.shard for one in group}),
-        )
-        evidence = f"explains {explained:.0%} of the wrong elements of {listed(names)} in the {_shards(shards)}"
-        alone = len(own) == 1 and first.step is not None
-        whose = f"rank {(first.rank - (first.step or 0)) % ranks}" if alone else "that step"
-        words = _OF_SUMS.get(first.kind, first.words) if set(names) <= set(KEYS) else first.words
-        words = words.format(
-            whose=whose, ranks=ranks_in_words(own), names=listed(names), shards=_shards(shards)
-        )
-        words += "" if first.step is None else f", in step {first.step} of the ring"
+        names = list(dict.fromkeys(one.name for one in group))
+        shards = _shards(sorted({one.shard for one in group}))
+        alone = len(own) == 1 and change.step is not None
+        whose = f"rank {(change.rank - (change.step or 0)) % ranks}" if alone else "that step"
+        words = change.words
+        if set(names) <= set(KEYS):
+            words = _OF_SUMS.get(change.kind, words)
+        them = {"whose": whose, "ranks": ranks_in_words(own), "names": listed(names)}
+        words = words.format(**them, shards=shards)
+        words += "" if change.step is None else f", in step {change.step} of the ring"
+        share = f"explains {explained:.0%} of the wrong elements of {listed(names)}"
+        evidence = (f"{share} in the {shards}; what is right stays right",)
         also = number > 0 and explained >= NAMED
-        yield Diagnosis(
-            f"ring/{first.kind}",
-            "RING",
-            words,
-            explained,
-            (f"{evidence}; what is right stays right",),
-            also=also,
-        )
+        kind = f"ring/{change.kind}"
+        yield Diagnosis(kind, "RING", words, explained, evidence, also=also)
 
 
 def _weight(group: Sequence[ShardExplanation]) -> float:

@@ -60,11 +60,7 @@ class Shards:
     def cut(
         self, tensors: Mapping[str, Tensor], axes: Callable[[str], str], rank: int
     ) -> dict[str, Tensor]:
-        """One rank's part of each tensor, contiguous and on the CPU; what has none of the divided axes is whole.
-
-        Args:
-            axes: of a tensor by its name, one letter each.
-        """
+        """One rank's part of each tensor, contiguous and on the CPU; what has none of the divided axes is whole."""
         found = {}
         for name, tensor in tensors.items():
             part = tensor
@@ -75,27 +71,22 @@ class Shards:
         return found
 
     def joined(self, parts: Sequence[Tensor], axes: str) -> Tensor:
-        """The whole of one intermediate.
-
-        Raises:
-            TargetFailure: ranks hold it in several dtypes.
-        """
+        """The whole of one intermediate."""
         at = next((at for at, letter in enumerate(axes) if letter in self.held), None)
         if at is None:
             return parts[0]
-        if len(dtypes := {str(part.dtype).removeprefix("torch.") for part in parts}) > 1:
-            raise TargetFailure(
-                f"ranks return one result in several dtypes: {', '.join(sorted(dtypes))}"
-            )
+        dtypes = sorted({str(part.dtype).removeprefix("torch.") for part in parts})
+        if len(dtypes) > 1:
+            raise TargetFailure(f"ranks return one result in several dtypes: {', '.join(dtypes)}")
         order = torch.cat([self.index(axes[at], rank) for rank in range(self.ranks)])
         return torch.cat(list(parts), at).index_select(at, order.argsort())
 
     def owner(self, letter: str, index: int) -> tuple[int, int] | None:
         """The rank that holds an index of an axis, and where in its shard; None of an axis that is not divided."""
-        of_ranks = enumerate(self.held.get(letter, ()))
-        return next(
-            ((rank, list(own).index(index)) for rank, own in of_ranks if index in own), None
-        )
+        for rank, own in enumerate(self.held.get(letter, ())):
+            if index in own:
+                return rank, list(own).index(index)
+        return None
 
 
 def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | None:
@@ -106,15 +97,11 @@ def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | Non
     if element is None:
         return None
     axes, shards = case.axes(element.intermediate), division(case)
-    letters = dict(
-        zip(slots(axes), (element.batch, element.head, element.row, element.col), strict=True)
-    )
-    owners = {
-        letter: shards.owner(letter, at)
-        for letter, at in letters.items()
-        if letter and at is not None
-    }
-    at = {letter: owner for letter, owner in owners.items() if owner is not None}
+    place = (element.batch, element.head, element.row, element.col)
+    at = dict[str, tuple[int, int]]()
+    for letter, index in zip(slots(axes), place, strict=True):
+        if letter and index is not None and (owner := shards.owner(letter, index)) is not None:
+            at[letter] = owner
     if not at:
         return element
     held = next(at[letter][0] for letter in "mnhg" if letter in at)
@@ -122,10 +109,8 @@ def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | Non
     if "m" in at and "n" in at:
         rank, step = held, (held - at["n"][0]) % shards.ranks
     m, n = element.tile
-    m, n = (
-        at["m"][1] // case.block_m if "m" in at else m,
-        at["n"][1] // case.block_n if "n" in at else n,
-    )
+    m = at["m"][1] // case.block_m if "m" in at else m
+    n = at["n"][1] // case.block_n if "n" in at else n
     return structs.replace(element, shard=held, rank=rank, step=step, tile=(m, n))
 
 
@@ -137,57 +122,37 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def division(case: Case) -> Shards:
-    """How a case is divided among its ranks.
-
-    Raises:
-        Failure: it cannot be, or the user's own function for it cannot be found.
-    """
+    """How a case is divided among its ranks; Failure where it cannot be."""
     path, _, name = case.shards.rpartition(":")
-    own = (
-        find_function(f"{Path(path).resolve()}:{name}").function if path.endswith(".py") else None
-    )
-    return shards_of(case, own)
+    if not path.endswith(".py"):
+        return shards_of(case)
+    return shards_of(case, find_function(f"{Path(path).resolve()}:{name}").function)
 
 
 def shards_of(case: Case, own: Positions | None = None) -> Shards:
-    """How a case is divided.
-
-    Args:
-        own: the function that `case.shards` names, where that is no word of SHARDS.
-
-    Raises:
-        UsageFailure: it cannot be divided so, or a function of the user's own does not divide it.
-    """
+    """The same, with the function of the user's own that `case.shards` names."""
     _refuse_undivided(case)
-    if case.shards == HEADS:
-        return Shards(case, {letter: _contiguous(*_even(case, letter, 1)) for letter in "hg"})
     if own is not None:
-        return Shards(
-            case, {letter: _own(own, case, getattr(case, _SIZES[letter])) for letter in "mn"}
-        )
+        return Shards(case, {axis: _own(own, case, axis) for axis in "mn"})
+    if case.shards == HEADS:
+        return Shards(case, {axis: _contiguous(*_even(case, axis, 1)) for axis in "hg"})
     way, parts = WAYS[case.shards], 2 if case.shards == "zigzag" else 1
-    return Shards(case, {letter: way(*_even(case, letter, parts)) for letter in "mn"})
+    return Shards(case, {axis: way(*_even(case, axis, parts)) for axis in "mn"})
 
 
 def _refuse_undivided(case: Case) -> None:
-    ranks = case.ranks or 0
-    if not 2 <= ranks <= MOST_RANKS:
-        raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {ranks}")
+    if not 2 <= (case.ranks or 0) <= MOST_RANKS:
+        raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {case.ranks}")
     if case.shards not in SHARDS and not case.shards.partition(":")[0].endswith(".py"):
-        way_out = did_you_mean(case.shards, SHARDS, "known")
-        raise UsageFailure(
-            f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out
-        )
+        words = f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION"
+        raise UsageFailure(words, did_you_mean(case.shards, SHARDS, "known"))
     for name in _WHOLE:
         if getattr(case, name):
-            raise UsageFailure(
-                f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks",
-                "drop it, or --ranks",
-            )
+            words = f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks"
+            raise UsageFailure(words, "drop it, or --ranks")
     if case.family != "softmax":
-        raise UsageFailure(
-            f"--ranks: the {case.family} family is not divided among ranks", "drop it"
-        )
+        words = f"--ranks: the {case.family} family is not divided among ranks"
+        raise UsageFailure(words, "drop it")
 
 
 def _even(case: Case, letter: str, parts: int) -> tuple[int, int]:
@@ -224,14 +189,12 @@ TAKEN_FOR = {**WAYS, "zigzag, its second halves not mirrored": _unmirrored}
 """What a target may take its shards for."""
 
 
-def _own(own: Positions, case: Case, length: int) -> list[list[int]]:
-    held = [[int(index) for index in of_rank] for of_rank in own(length, case.ranks or 1)]
-    if len(held) != case.ranks or sorted(index for of_rank in held for index in of_rank) != list(
-        range(length)
-    ):
-        came = f"{len(held)} of {sum(map(len, held))} positions"
-        raise UsageFailure(
-            f"--shards {case.shards}: must divide {length} positions among {case.ranks} ranks, each once; got {came}",
-            "return for each rank the positions that it holds: [[0, 1], [2, 3]] of (4, 2)",
-        )
+def _own(own: Positions, case: Case, axis: str) -> list[list[int]]:
+    length, ranks = int(getattr(case, _SIZES[axis])), case.ranks or 1
+    held = [[int(index) for index in of_rank] for of_rank in own(length, ranks)]
+    if len(held) != ranks or sorted(sum(held, [])) != list(range(length)):
+        must = f"must divide {length} positions among {ranks} ranks, each once"
+        found = f"{len(held)} of {sum(map(len, held))} positions"
+        way_out = "return for each rank the positions that it holds: [[0, 1], [2, 3]] of (4, 2)"
+        raise UsageFailure(f"--shards {case.shards}: {must}; got {found}", way_out)
     return held

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..model.failures import RanksFailure, UsageFailure
+from ..model.failures import Failure, RanksFailure, UsageFailure
 from ..model.number import plural
 from ..processes.child import WHERE
 from ..processes.ended import last_line, words_of
@@ -29,8 +29,8 @@ from .rank import STACK, Answer, RankSetup, Task, serve
 from .shards import ranks_in_words
 
 # Seconds: for all ranks to join, since an import may wait for a disk; without a sign of work, before and after one has
-# answered; in which the others answer once one has; for a stack to be written; and between two looks.
-_JOIN, _QUIET, _QUIET_AFTER, _OTHERS, _SAYING, _LOOK = 180.0, 10.0, 2.0, 60.0, 0.3, 0.1
+# answered; for a stack to be written; and between two looks.
+_JOIN, _QUIET, _QUIET_AFTER, _SAYING, _LOOK = 180.0, 10.0, 2.0, 0.3, 0.1
 # In which a process ends that has closed what it answers by, or is to end.
 _ENDING = 2.0
 # Without a word from any rank on a GPU, where waiting for another keeps the processor as busy as work.
@@ -51,6 +51,15 @@ class _Rank:
             self.answer = pickle.loads(self.connection.recv_bytes())
         except (EOFError, ConnectionError):
             self.is_gone = True
+
+
+def raise_first(answers: Sequence[Answer]) -> None:
+    """Raises the first Failure of a rank, with its number."""
+    for rank, answer in enumerate(answers):
+        if answer.raised is not None:
+            failure = answer.raised.failure
+            failure.args = (f"rank {rank}: {failure.args[0]}",)
+            raise failure
 
 
 class World:
@@ -78,30 +87,21 @@ class World:
         except BaseException:
             self.close()
             raise
-        for rank, error in (
-            (rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised
-        ):
+        try:
+            raise_first(answers)
+        except Failure:
             self.close()
-            raise type(error.failure)(
-                f"rank {rank}: {error.message}", error.way_out, error.details
-            )
+            raise
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
-        """What each rank makes of its task.
-
-        Raises:
-            RanksFailure: one died, or waits for ever; or one raised, and others wait for it.
-        """
+        """What each rank makes of its task; RanksFailure where one died, raised, or waits for ever."""
         for member, task in zip(self._members, tasks, strict=True):
             member.answer = None
-            with contextlib.suppress(
-                OSError
-            ):  # a rank that is gone is noticed when its answer is read
+            with contextlib.suppress(OSError):  # a rank that is gone is noticed as it is read
                 member.connection.send_bytes(pickle.dumps(task))
         return self._answers()
 
     def close(self) -> None:
-        """Lets the ranks end; ends those that do not."""
         for member in self._members:
             member.connection.close()
         for member in self._members:
@@ -116,9 +116,8 @@ class World:
         method = "spawn" if self._on_gpu or sys.platform != "linux" else "fork"
         context: Any = multiprocessing.get_context(method)
         own, theirs = context.Pipe()
-        process = context.Process(
-            target=serve, args=(self._setup, rank, ranks, self._folder, theirs)
-        )
+        words = (self._setup, rank, ranks, self._folder, theirs)
+        process = context.Process(target=serve, args=words)
         with warnings.catch_warnings():
             # Python warns of threads, which a fork has none of: what they do here it does not wait for.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -127,33 +126,25 @@ class World:
         return _Rank(rank, process, own)
 
     def _answers(self, patience: float = 0.0) -> list[Answer]:
-        """Every rank's answer.
-
-        Args:
-            patience: seconds in which ranks may do nothing.
-        """
-        quiet, begun, first = (
-            _QuietTime([member.process.pid for member in self._members]),
-            time.monotonic(),
-            0.0,
-        )
-        while waiting := [
-            member for member in self._members if member.answer is None and not member.is_gone
-        ]:
+        """Every rank's answer; for `patience` seconds they may do nothing."""
+        quiet = _QuietTime([member.process.pid for member in self._members])
+        longest = _LONGEST_ON_GPU if self._on_gpu else math.inf
+        begun, waiting = time.monotonic(), list(self._members)
+        while waiting:
             heard = wait([member.connection for member in waiting], _LOOK)
-            for member in (member for member in waiting if member.connection in heard):
-                member.hear()
-            now = time.monotonic()
-            first = first or (now if len(waiting) < len(self._members) else 0.0)
-            longest = _OTHERS if first else _LONGEST_ON_GPU if self._on_gpu else math.inf
-            is_late = now - (first or begun) > max(longest, patience)
-            if not heard and (
-                is_late or quiet.seconds() > max(_QUIET_AFTER if first else _QUIET, patience)
-            ):
+            for member in waiting:
+                if member.connection in heard:
+                    member.hear()
+            is_first = len(waiting) == len(self._members)
+            waiting = [one for one in waiting if one.answer is None and not one.is_gone]
+            silence = quiet.seconds() > max(_QUIET if is_first else _QUIET_AFTER, patience)
+            is_late = time.monotonic() - begun > max(longest, patience)
+            if not heard and (silence or is_late):
                 break
-        if any(member.answer is None for member in self._members):
+        answers = [member.answer for member in self._members if member.answer is not None]
+        if len(answers) < len(self._members):
             raise self._failure(waiting)
-        return [member.answer for member in self._members if member.answer is not None]
+        return answers
 
     def _failure(self, waiting: Sequence[_Rank]) -> RanksFailure:
         """Where each rank is, or how it ended; all are ended."""
@@ -171,39 +162,36 @@ class World:
         return RanksFailure(f"target {self._setup.word!r}: {self.failed}")
 
     def _of_dead(self) -> Iterator[str]:
-        for member in (member for member in self._members if member.is_gone):
-            line = last_line(self._stack(member))
-            last = f", last at {line.sentence}" if line else ""
-            yield f"rank {member.number} died: {words_of(member.process.exitcode)}{last}"
+        for member in self._members:
+            if member.is_gone:
+                place = self._place(member)
+                last = f", last {place}" if place else ""
+                yield f"rank {member.number} died: {words_of(member.process.exitcode)}{last}"
 
     def _of_raised(self) -> Iterator[str]:
+        subject = f"target {self._setup.word!r} "
         for member in self._members:
             if member.answer is not None and (raised := member.answer.raised) is not None:
-                yield f"rank {member.number} {raised.message.replace(f'target {self._setup.word!r} ', '', 1)}"
+                yield f"rank {member.number} {raised.message.replace(subject, '', 1)}"
 
     def _of_waiting(self, waiting: Sequence[_Rank]) -> Iterator[str]:
         """Where ranks wait, those at one line together."""
         at: dict[str, list[int]] = {}
         for member in waiting:
-            line = last_line(self._stack(member))
-            at.setdefault(f"at {line.sentence}" if line else "outside the target", []).append(
-                member.number
-            )
+            at.setdefault(self._place(member) or "outside the target", []).append(member.number)
         for place, own in at.items():
             yield f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
-        done = [
-            member.number
-            for member in self._members
-            if member.answer and not member.answer.raised
-        ]
+        answers = [(member.number, member.answer) for member in self._members]
+        done = [number for number, answer in answers if answer and not answer.raised]
         if done:
             yield f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"
 
-    def _stack(self, member: _Rank) -> str:
-        """The stack of a rank without what it was forked from."""
+    def _place(self, member: _Rank) -> str:
+        """The user's line of a rank's stack, without what it was forked from; "" where it is in none."""
         path = Path(self._folder, STACK.format(member.number))
         written = path.read_text(errors="replace") if path.exists() else ""
-        return written.partition(f" in {serve.__name__}\n")[0]
+        line = last_line(written.partition(f" in {serve.__name__}\n")[0])
+        return f"at {line.sentence}" if line else ""
 
 
 class _QuietTime:
@@ -214,13 +202,10 @@ class _QuietTime:
         self._used = self._ticks()
 
     def seconds(self) -> float:
-        now, used = time.monotonic(), self._ticks()
+        now, before, used = time.monotonic(), self._used, self._ticks()
         # Threads that wait look around now and then.
-        if (
-            used is None
-            or self._used is None
-            or abs(used - self._used) > 0.05 * (now - self._since) * _TICKS + 2
-        ):
+        idle = 0.05 * (now - self._since) * _TICKS + 2
+        if used is None or before is None or abs(used - before) > idle:
             self._used, self._since = used, now
         return now - self._since
 
@@ -229,10 +214,10 @@ class _QuietTime:
         total = 0
         for process in self._processes:
             with contextlib.suppress(OSError):
-                told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 if Path(f"/proc/{process}/task/{process}/children").read_text().strip():
                     return None  # a compiler may work for it
-                total += int(told[11]) + int(told[12])
+                total += int(fields[11]) + int(fields[12])
         return total or None
 
 
@@ -251,6 +236,5 @@ def world_of(setup: RankSetup, ranks: int) -> World:
 
 
 def close_worlds() -> None:
-    """Ends all ranks."""
     while _worlds:
         _worlds.popitem()[1].close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,10 +42,8 @@ FAULTS = MappingProxyType(
     }
 )  # fmt: skip
 # What differs from `stale`: the buffers that are sent on are the right ones.
-_SENT_ON = (
-    "        k, v, dk, dv = exchange([k",
-    "        k, v = here\n        k, v, dk, dv = exchange([k",
-)
+_SENDING = "        k, v, dk, dv = exchange([k"
+_SENT_ON = (_SENDING, f"        k, v = here\n{_SENDING}")
 
 
 def planted(folder: Path, fault: str) -> Path:
@@ -65,15 +64,8 @@ def edited(folder: Path, *edits: tuple[str, str]) -> Path:
 
 def checked(word: str, **options: Any) -> Report:
     """The report of one layout in four ranks."""
-    given = {
-        "ranks": 4,
-        "runs": ["contiguous"],
-        "recover": False,
-        "batch": 1,
-        "heads": 2,
-        "head_dim": 16,
-        **options,
-    }
+    given = {"ranks": 4, "runs": ["contiguous"], "recover": False, **options}
+    given = {"batch": 1, "heads": 2, "head_dim": 16, **given}
     try:
         return report_of(run_check(CheckRequest(word, None, None, given), ""))
     finally:
@@ -98,24 +90,13 @@ class ThreadedWorld:
         return found
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        threads = [
-            threading.Thread(
-                target=lambda rank=rank, task=task: answers.update({rank: self._ran(rank, task)})
-            )
-            for rank, task in enumerate(tasks)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return [answers[rank] for rank in range(self._ranks)]
+        with ThreadPoolExecutor(self._ranks) as threads:
+            return list(threads.map(self._answer, range(self._ranks), tasks))
 
-    def _ran(self, rank: int, task: Task) -> Answer:
+    def _answer(self, rank: int, task: Task) -> Answer:
         tensors = {**place(task.values, task.assigned).tensors}
-        target = replace(
-            self._target, world={"rank": rank, "world_size": self._ranks, "group": object()}
-        )
+        world = {"rank": rank, "world_size": self._ranks, "group": object()}
+        target = replace(self._target, world=world)
         result = target.function(**bind(target, task.case, tensors))
         trace = read_trace(result, task.case, "target")
         return Answer(Outcome(trace, None, (), frozenset(), frozenset(task.values)))

@@ -140,10 +140,9 @@ _FACTORY = f"{__name__}:Climber"
 def examine(
     request: CheckRequest | None, command: str, timeout: float | None, tick: Tick
 ) -> Examination:
-    """Climbs with the user's own kernel to the first rung that is bad, or without one in every way of this machine.
+    """Climbs with a user's kernel to the first rung that is bad, or without one in every way of this machine.
 
-    Raises:
-        Failure: the target is not there, or it or torch cannot be imported.
+    Failure where the target or torch cannot be imported.
     """
     start = time.perf_counter()
     tick("importing torch" + (" and the target" if request else ""), None)
@@ -201,7 +200,6 @@ def _climb(
 
 
 def _survey_of(ended: TaskResult, subject: str) -> MachineSurvey:
-    """Raises Failure where there is none."""
     if ended.raised is not None:
         raise ended.raised.failure
     if ended.crash is not None:

@@ -63,7 +63,6 @@ def _verdict(made: Examination) -> str:
 
 
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
-    """A line for each rung, a column for each way."""
     by_place = {(one.rung.title, one.rung.how): one for one in made.climbed}
     ways = [
         way for way in (COMPILED, INTERPRETED, CUDA) if any(how == way for _, how in by_place)

@@ -106,8 +106,6 @@ _LONG_BIAS = 3 * _LARGEST_TILE
 
 @dataclass(frozen=True)
 class TargetTraits:
-    """What of a target decides its rungs."""
-
     family: str
     tensors: tuple[str, ...]
     """Those that it is given in this case."""

@@ -51,14 +51,12 @@ def facts_here() -> dict[str, Any]:
 
 
 def survey_machine(device: str) -> MachineSurvey:
-    """The survey of this process, in which kernels run on "cpu" or "cuda"."""
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     found = [loaded_file(spec.name, spec.origin) for spec in specs if spec and spec.origin]
     return MachineSurvey(device, _gpu(), tuple(filter(None, found)))
 
 
 def survey_target(problem: Problem) -> MachineSurvey:
-    """The survey of this process, which has imported a target."""
     from ...probing.experiment import experiment_of, inputs_of
 
     case, target = problem.case, problem.target
@@ -98,7 +96,6 @@ def _launched(problem: Problem, inputs: Inputs) -> tuple[list[KernelCall], dict[
 
 
 def _files(problem: Problem, launched: dict[str, list[str]]) -> Iterator[LoadedFile]:
-    """The target's file, then those of the kernels that it launches."""
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
     known = kernels_of(list(sys.modules.values()))
     modules = {file: known[file][0].fn.__module__ for file in launched if file in known}

@@ -25,8 +25,6 @@ class UnfitCall(Exception):
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """The arguments of one call."""
-
     tensors: Mapping[str, Tensor]
     """Those of four axes as [B, H, L, D], in the program's own memory."""
     options: Mapping[str, Any]
@@ -36,8 +34,6 @@ class RecordedCall:
 
 
 class Reader:
-    """Reads the calls of one function."""
-
     def __init__(self, function: Callable[..., Any], name: str, order: str) -> None:
         self.name, self.order = name, order
         self._signature = inspect.signature(readable(function))

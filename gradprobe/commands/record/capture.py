@@ -308,7 +308,6 @@ def _watched(function: Any, name: str, how: CapturePlan, refusal: str) -> Watche
 
 
 def _tell(watch: WatchedFunction) -> None:
-    """Says on stderr what was kept and what was not."""
     if watch.files:
         sets = plural(len(watch.files), "set")
         lines = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]

@@ -105,7 +105,6 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self.write()
 
     def write(self) -> None:
-        """Writes what this process has seen so far."""
         seen = self.watch.seen if self.watch is not None else self.unwrapped
         # At exit `__main__` has no `__file__` any more; at startup there is no argv yet.
         seen.main = next(iter(getattr(sys, "argv", [])), "")

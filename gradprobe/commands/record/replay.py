@@ -47,7 +47,6 @@ class ProgramResult:
         return f"the command ended {f'with exit code {self.code}' if self.code else 'well'}"
 
     def sentences(self, watch: str) -> list[str]:
-        """How the command ended, what was kept, and what was left out."""
         sets = plural(len(self.files), "set")
         return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
 
@@ -139,7 +138,6 @@ def line_of(number: int, file: str, report: Report, layouts: str) -> Text:
 
 
 def summary_line(verdicts: Sequence[str]) -> Text:
-    """What the sets came to together."""
     sets, counts = plural(len(verdicts), "real set"), {MATCH: "match", MISMATCH: "do not"}
     counts[FAILED] = "could not be checked"
     told = [f"{verdicts.count(one)} {words}" for one, words in counts.items() if one in verdicts]

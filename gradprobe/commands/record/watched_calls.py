@@ -62,7 +62,6 @@ class WatchedCalls:
                 setattr(self, name, own + value)
 
     def why_nothing(self, function: str) -> str:
-        """Why no set was kept."""
         if self.trouble:
             return self.trouble
         if not self.imported:

@@ -11,11 +11,10 @@ def cut(tensor: Tensor, bits: int) -> Tensor:
     return (tensor.contiguous().view(torch.int32) & -(1 << bits)).view(torch.float32)
 
 
-def backward(q, k, v, do, *, scale, p_twice=False, ds_twice=False, dq_twice=False, bits_of_k=0):
+def backward(q, k, v, do, *, scale, ds_twice=False, dq_twice=False, bits_of_k=0):
     """O, dQ, dK and dV in q's dtype; P and dS are rounded to it before their products.
 
     Args:
-        p_twice: exp(S - max) is rounded before it is divided by its sum, and P again.
         ds_twice: dS is rounded before it is scaled, and after.
         dq_twice: dQ is rounded before it is scaled, and after.
         bits_of_k: how many bits k loses before the scores.
@@ -27,10 +26,10 @@ def backward(q, k, v, do, *, scale, p_twice=False, ds_twice=False, dq_twice=Fals
     wide_q, wide_k, wide_v, wide_do = (tensor.float() for tensor in (q, k, v, do))
     s = wide_q @ (cut(wide_k, bits_of_k) if bits_of_k else wide_k).mT * scale
     e = torch.exp(s - s.amax(-1, keepdim=True))
-    p = rounded(e) / e.sum(-1, keepdim=True) if p_twice else e / e.sum(-1, keepdim=True)
+    p = e / e.sum(-1, keepdim=True)
     o = (rounded(p) @ wide_v).to(q.dtype)
     delta = (wide_do * o.float()).sum(-1, keepdim=True)
-    ds = rounded((rounded(p) if p_twice else p) * (wide_do @ wide_v.mT - delta))
+    ds = rounded(p * (wide_do @ wide_v.mT - delta))
     inner, outer = (rounded(ds * scale), 1.0) if ds_twice else (ds, scale)
     dq = inner @ wide_k
     results = {"O": o, "dQ": (rounded(dq) if dq_twice else dq) * outer}
@@ -40,10 +39,6 @@ def backward(q, k, v, do, *, scale, p_twice=False, ds_twice=False, dq_twice=Fals
 
 def right(q, k, v, do, *, scale):
     return backward(q, k, v, do, scale=scale)
-
-
-def p_twice(q, k, v, do, *, scale):
-    return backward(q, k, v, do, scale=scale, p_twice=True)
 
 
 def ds_twice(q, k, v, do, *, scale):

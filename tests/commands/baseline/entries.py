@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradprobe.commands.baseline.entry import Entry, Errors
+from gradprobe.commands.baseline import Entry, Errors
 from gradprobe.inputs.history import CheckRequest
 
 STEADY = (0.1, 0.101, 0.099, 0.102, 0.098)

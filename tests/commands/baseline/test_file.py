@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gradprobe.commands.baseline.entry import load, save, with_entry
+from gradprobe.commands.baseline import load, save, with_entry
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.failures import UsageFailure
 from tests.commands.baseline.entries import entry

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.baseline.entry import Entry, measure
-from gradprobe.commands.baseline.growth import changes, compared
+from gradprobe.commands.baseline import Entry, measure
+from gradprobe.commands.growth import changes, compared
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.run_check import run_check
 from tests.sampling import sampled

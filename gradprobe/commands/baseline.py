@@ -1,4 +1,4 @@
-"""Entry: the errors of one target in one case, over several draws; how it is measured, and the file that keeps it."""
+"""The errors of one target in one case, over several draws; how they are measured, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...inputs.history import CheckRequest, is_sound
-from ...model.documents import document_of, parsed
-from ...model.failures import UsageFailure
-from ...model.writing import replace_file
-from ...pipeline.run_check import run_check
+from ..inputs.history import CheckRequest, is_sound
+from ..model.documents import document_of, parsed
+from ..model.failures import UsageFailure
+from ..model.writing import replace_file
+from ..pipeline.run_check import run_check
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import ProbeResult
-    from ...numerics.tally import Finding
+    from ..numerics.evidence import ProbeResult
 
 # Draws a side. Of fewer the spread is known too badly: with 66 figures compared, t may come to 67 over three draws and
 # to 25 over four.
 FEWEST = 4
+# Significant digits of a figure: what the last one stands for is far below any noise.
+_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ class Errors:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of one target in one case."""
-
     request: CheckRequest
     """Its options without a seed."""
     seeds: tuple[int, ...]
@@ -59,19 +58,16 @@ class Entry:
         return self.request.command().removeprefix("gradprobe check ")
 
     @property
-    def cells(self) -> list[tuple[str, str]]:
-        return [(layout, name) for layout, errors in self.errors.items() for name in errors]
-
-
-# Significant digits of a figure: what the last one stands for is far below any noise.
-DIGITS = 4
+    def cells(self) -> dict[tuple[str, str], Errors]:
+        errors = self.errors.items()
+        return {(layout, name): own for layout, of in errors for name, own in of.items()}
 
 
 def measure(
     request: CheckRequest,
     seeds: Sequence[int],
     accept: Callable[[ProbeResult], None] = lambda report: None,
-    told: Callable[[int, int], object] = lambda number, of: None,
+    tick: Callable[[int, int], object] = lambda number, of: None,
 ) -> Entry | ProbeResult:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
@@ -80,11 +76,11 @@ def measure(
     Args:
         request: without a seed.
         accept: given the first report, raises where there is no use in going on.
-        told: told before each draw its number, from 1, and how many there are.
+        tick: told before each draw its number, from 1, and how many there are.
     """
     reports: list[ProbeResult] = []
     for number, seed in enumerate(seeds, 1):
-        told(number, len(seeds))
+        tick(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
         asked = replace(drawn, options={"recover": False, **drawn.options})
         report = run_check(asked, drawn.command())
@@ -92,16 +88,18 @@ def measure(
             return report
         accept(report)
         reports.append(report)
-    report = reports[0]
+    report, coarser = reports[0], Counter[str]()
+    for each in reports:
+        coarser.update({one.name for _, run in each.measured for one in run.coarser})
+    named = ("gradprobe", "torch", "triton", "device")
     return Entry(
         request=request,
         seeds=tuple(seeds),
         ran=ran_on(report),
-        environment={
-            name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")
-        },
+        environment={name: report.environment[name] for name in named},
         case=case_of(report),
-        coarser=_coarser(reports),
+        # A kernel at the border of its budget may show it in one draw and not in the next.
+        coarser=tuple(sorted(one for one, times in coarser.items() if 2 * times > len(reports))),
         errors=_errors(reports),
     )
 
@@ -111,47 +109,31 @@ def ran_on(report: ProbeResult) -> str:
 
 
 def case_of(report: ProbeResult) -> dict[str, Any]:
-    from ...pipeline.reported import report_of
+    from ..pipeline.reported import report_of
 
-    off: tuple[object, ...] = (None, False, [])
-    return {
-        name: value
-        for name, value in document_of(report_of(report))["case"].items()
-        if name != "seed" and value not in off
-    }
-
-
-def _coarser(reports: Sequence[ProbeResult]) -> tuple[str, ...]:
-    """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
-    times = Counter[str]()
-    for report in reports:
-        times.update({one.name for _, run in report.measured for one in run.coarser})
-    return tuple(sorted(name for name, count in times.items() if 2 * count > len(reports)))
+    case = document_of(report_of(report))["case"].items()
+    return {name: own for name, own in case if name != "seed" and own not in (None, False, [])}
 
 
 def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
-    draws = [
-        {
-            (run.layout, name): finding
-            for run, found in report.measured
-            for name, finding in found.comparison.findings.items()
-        }
-        for report in reports
-    ]
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for report in reports:
+        for run, measured in report.measured:
+            for name, own in measured.comparison.findings.items():
+                figures = (_rounded(own.rms_ratio), _rounded(own.max_ratio))
+                found.setdefault((run.layout, name), []).append(figures)
     errors: dict[str, dict[str, Errors]] = {}
-    for layout, name in draws[0]:
-        if all((layout, name) in draw for draw in draws):
-            figures = _figures([draw[layout, name] for draw in draws])
-            errors.setdefault(layout, {})[name] = figures
+    for (layout, name), draws in found.items():
+        if len(draws) == len(reports):
+            errors.setdefault(layout, {})[name] = Errors(*zip(*draws, strict=True))
     return errors
 
 
-def _figures(findings: Sequence[Finding]) -> Errors:
-    figures = ([one.rms_ratio for one in findings], [one.max_ratio for one in findings])
-    return Errors(*(tuple(float(f"{figure:.{DIGITS - 1}e}") for figure in of) for of in figures))
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.{_DIGITS - 1}e}")
 
 
-SCHEMA = "gradprobe.baseline/1"
+_SCHEMA = "gradprobe.baseline/1"
 _ANEW = "gradprobe check TARGET --baseline FILE writes one"
 
 
@@ -159,17 +141,15 @@ def load(file: str) -> tuple[Entry, ...]:
     """The entries of a file, in its order. Raises UsageFailure where there is no such file, or it is none of these."""
     try:
         document = parsed(Path(file).read_bytes())
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA}")
-        return tuple(_entry(one) for one in document["entries"])
-    except FileNotFoundError as error:
-        raise UsageFailure(f"--baseline {file}: there is no such file", _ANEW) from error
+        if document["schema"] != _SCHEMA:
+            raise ValueError(f"its schema is {document['schema']!r}, not {_SCHEMA}")
+        return tuple(map(_entry, document["entries"]))
     except OSError as error:
-        what = f"--baseline {file}: cannot be read, {error.strerror}"
-        raise UsageFailure(what, _ANEW) from error
+        why = f"cannot be read, {error.strerror}"
     except (UsageFailure, KeyError, TypeError, ValueError, AttributeError) as error:
         short = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UsageFailure(f"--baseline {file}: holds no baseline ({short})", _ANEW) from error
+        why = f"holds no baseline ({short})"
+    raise UsageFailure(f"--baseline {file}: {why}", _ANEW)
 
 
 def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
@@ -179,9 +159,9 @@ def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
 
 
 def save(file: str, entries: Sequence[Entry]) -> None:
-    """Writes a file. Raises UsageFailure where it cannot be written."""
-    document = {"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]}
-    text = json.dumps(document, indent=2, allow_nan=False)
+    plain = [asdict(entry) for entry in entries]
+    several = [{**entry.pop("request"), **entry} for entry in plain]
+    text = json.dumps({"schema": _SCHEMA, "entries": several}, indent=2, allow_nan=False)
     # The figures of one error on one line, for whoever reads a diff.
     text = re.sub(r"\[\s[^][{}\"]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     try:
@@ -190,18 +170,13 @@ def save(file: str, entries: Sequence[Entry]) -> None:
         raise UsageFailure(f"--baseline {file}: cannot be written, {error.strerror}") from error
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
-    plain = asdict(entry)
-    return {**plain.pop("request"), **plain}
-
-
 def _entry(content: Mapping[str, Any]) -> Entry:
     entry = msgspec.convert({**content, "request": content}, Entry)
     count = len(entry.seeds)
     if not is_sound(entry.request) or count < FEWEST:
         raise ValueError(f"wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
-    for layout, name in entry.cells:
-        for numbers in astuple(entry.errors[layout][name]):
+    for errors in entry.cells.values():
+        for numbers in astuple(errors):
             if len(numbers) != count or not all(0 <= number < math.inf for number in numbers):
                 raise ValueError(f"{list(numbers)} are not {count} errors")
     return entry

@@ -1,4 +1,4 @@
-"""What became of the errors of an entry: which grew beyond what draws alone may come to, on a screen and as JSON."""
+"""Which errors of an entry grew beyond what draws alone may come to, on a screen and as JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.text import Text
 
-from ...model.failures import UsageFailure
-from ...model.number import plural
-from ...render.notation import ASCII, UTF8
-from ...render.rows import folded, headed
-from .entry import Entry
+from ..model.failures import UsageFailure
+from ..model.number import plural
+from ..render.notation import ASCII, UTF8
+from ..render.rows import folded, headed
+from .baseline import Entry
 
 GROWN, IMPROVED, SAME = "grown", "improved", "same"
 
@@ -32,8 +32,6 @@ LEAST = math.sqrt(1 + 0.5**2)
 
 @dataclass(frozen=True)
 class Growth:
-    """How one figure changed."""
-
     factor: float
     """After over before: the ratio of the geometric means over the draws."""
     noise: float
@@ -53,14 +51,10 @@ def growth(before: Sequence[float], after: Sequence[float], comparisons: int) ->
     the logarithm, the difference of two means of one law is s * sqrt(2 / n) times Student's t of 2n - 2 degrees of
     freedom. It is allowed the quantile of t that, over all `comparisons`, is exceeded in a share `ALARMS` of cases.
     """
-    count = len(before)
+    count, freedom = len(before), 2 * len(before) - 2
     means, squares = zip(*(_moments(figures) for figures in (before, after)), strict=True)
-    spread = math.sqrt(sum(squares) / (2 * count - 2))
-    limit = (
-        _quantile(ALARMS / OTHER_LAWS / comparisons, 2 * count - 2)
-        * spread
-        * math.sqrt(2 / count)
-    )
+    error = math.sqrt(sum(squares) / freedom) * math.sqrt(2 / count)
+    limit = _quantile(ALARMS / OTHER_LAWS / comparisons, freedom) * error
     return Growth(_exp(means[1] - means[0]), max(_exp(limit), LEAST))
 
 
@@ -96,7 +90,6 @@ def _exceeding(t: float, freedom: int) -> float:
     return (1 - math.sin(angle) * total) / 2
 
 
-SCHEMA = "gradprobe.baseline.diff/1"
 FIGURES = {"rms": "rms", "worst": "largest"}
 """The figures of an error, with their words."""
 Cell = tuple[str, str]
@@ -105,16 +98,10 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class Changes:
-    """What became of the errors of one entry."""
-
     before: Entry
     after: Entry
     cells: Mapping[Cell, Mapping[str, Growth]]
     """How each figure of each error changed."""
-    gone: tuple[Cell, ...]
-    new: tuple[Cell, ...]
-    coarser: tuple[str, ...]
-    """What is now rounded more coarsely than its contract allows, and was not before."""
 
     def verdict_of(self, cell: Cell) -> str:
         """Grown where either figure is; else improved where either is."""
@@ -126,6 +113,19 @@ class Changes:
         return [cell for cell in self.cells if self.verdict_of(cell) == GROWN]
 
     @property
+    def gone(self) -> list[Cell]:
+        return _without(self.before, self.after)
+
+    @property
+    def new(self) -> list[Cell]:
+        return _without(self.after, self.before)
+
+    @property
+    def coarser(self) -> list[str]:
+        """What is now rounded more coarsely than its contract allows, and was not before."""
+        return [name for name in self.after.coarser if name not in self.before.coarser]
+
+    @property
     def fails(self) -> bool:
         return bool(self.grown or self.gone or self.coarser)
 
@@ -133,45 +133,32 @@ class Changes:
     def notes(self) -> list[str]:
         """What else differs, so that errors may have changed for other reasons than the kernel."""
         old, now = self.before.environment, self.after.environment
-        changed = [
-            f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]
-        ]
-        words = "the environment has changed, and the noise may have"
-        return [f"{words}: {', '.join(changed)}"] if changed else []
+        names = [name for name in now if old.get(name) != now[name]]
+        changed = ", ".join(f"{name} {old.get(name)} -> {now[name]}" for name in names)
+        words = f"the environment has changed, and the noise may have: {changed}"
+        return [words] if changed else []
 
 
 def compared(entry: Entry) -> int:
+    """How many figures are compared."""
     return len(FIGURES) * len(entry.cells)
 
 
 def changes(before: Entry, after: Entry, comparisons: int) -> Changes:
-    """What became of the errors of an entry.
-
-    Args:
-        comparisons: how many figures are compared in all, in this entry and in others beside it.
-    """
-    cells = {}
-    for layout, name in before.cells:
-        if (layout, name) in after.cells:
-            old, now = before.errors[layout][name], after.errors[layout][name]
-            cells[layout, name] = {
-                figure: growth(getattr(old, figure), getattr(now, figure), comparisons)
-                for figure in FIGURES
-            }
-    coarser = tuple(name for name in after.coarser if name not in before.coarser)
-    return Changes(
-        before, after, cells, _without(before, after), _without(after, before), coarser
-    )
+    """What became of the errors of an entry; `comparisons` counts the figures of all entries that are compared."""
+    cells, now = dict[Cell, dict[str, Growth]](), after.cells
+    for cell, old in before.cells.items():
+        if cell in now:
+            pairs = {name: (getattr(old, name), getattr(now[cell], name)) for name in FIGURES}
+            cells[cell] = {name: growth(*pair, comparisons) for name, pair in pairs.items()}
+    return Changes(before, after, cells)
 
 
-def _without(entry: Entry, other: Entry) -> tuple[Cell, ...]:
+def _without(entry: Entry, other: Entry) -> list[Cell]:
     """The cells of an entry that another lacks; a layout that is missing as a whole counts once."""
-    lacking = [
-        (layout, name if layout in other.errors else "")
-        for layout, name in entry.cells
-        if name not in other.errors.get(layout, ())
-    ]
-    return tuple(dict.fromkeys(lacking))
+    lacking = [cell for cell in entry.cells if cell not in other.cells]
+    names = [(layout, name if layout in other.errors else "") for layout, name in lacking]
+    return list(dict.fromkeys(names))
 
 
 def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
@@ -192,28 +179,29 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
 def render_changes(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
     """The factors by which errors changed, layout by layout, and a line for each that fails."""
     counts = Counter(map(changes.verdict_of, changes.cells))
-    told = [
-        f"{counts[one]} {one}" for one in (GROWN, IMPROVED, SAME) if counts[one] or one == GROWN
-    ]
-    told += [f"{len(changes.gone)} gone"] if changes.gone else []
+    counts["gone"] = len(changes.gone)
+    kinds = [one for one in (GROWN, IMPROVED, SAME, "gone") if counts[one] or one == GROWN]
+    told = ", ".join(f"{counts[one]} {one}" for one in kinds)
     before = changes.before
-    head = f"{before.command_words}: {', '.join(told)}, over {plural(len(before.seeds), 'draw')}"
+    head = f"{before.command_words}: {told}, over {plural(len(before.seeds), 'draw')}"
     verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
-    lines = [
-        *headed(verdict, style, head, width),
-        Text("  rms error beside that saved, as a factor", "dim"),
-    ]
-    for layout in dict.fromkeys(layout for layout, _ in changes.cells):
-        factors = [_factor(changes, cell, utf8) for cell in changes.cells if cell[0] == layout]
-        lines += folded(f"{layout}: {', '.join(factors)}", width)
+    lines = [*headed(verdict, style, head, width)]
+    lines.append(Text("  rms error beside that saved, as a factor", "dim"))
+    factors: dict[str, list[str]] = {}
+    for layout, name in changes.cells:
+        factors.setdefault(layout, []).append(_factor(changes, (layout, name), utf8))
+    for layout, of in factors.items():
+        lines += folded(f"{layout}: {', '.join(of)}", width)
+    coarse = "rounded further than its contract says"
     failing = [f"GREW {_in_words(cell, changes.cells[cell])}" for cell in changes.grown]
     failing += [f"GONE {_named(cell)}" for cell in changes.gone]
-    failing += [
-        f"COARSER {name}: rounded further than its contract says" for name in changes.coarser
-    ]
+    failing += [f"COARSER {name}: {coarse}" for name in changes.coarser]
     notes = [*(f"new, not in the file: {_named(cell)}" for cell in changes.new), *changes.notes]
-    lines += [Text(line, "bold") for line in failing]
-    return [*lines, *(Text(f"  {line}") for line in notes)]
+    return [
+        *lines,
+        *(Text(line, "bold") for line in failing),
+        *(Text(f"  {line}") for line in notes),
+    ]
 
 
 def _factor(changes: Changes, cell: Cell, utf8: bool) -> str:
@@ -245,31 +233,31 @@ def changes_as_json(changes: Changes) -> dict[str, Any]:
         "verdict": GROWN if changes.fails else SAME,
         "target": {"name": before.request.target},
         "options": dict(before.request.options),
-        "seeds": list(before.seeds),
+        "seeds": before.seeds,
         "ran": before.ran,
         "environment": {"before": dict(before.environment), "after": dict(after.environment)},
         "cells": [_cell_as_json(changes, cell) for cell in changes.cells],
-        "gone": [_cell_place(cell) for cell in changes.gone],
-        "new": [_cell_place(cell) for cell in changes.new],
-        "coarser": list(changes.coarser),
+        "gone": list(map(_place, changes.gone)),
+        "new": list(map(_place, changes.new)),
+        "coarser": changes.coarser,
         "notes": changes.notes,
     }
 
 
-def _cell_place(cell: Cell) -> dict[str, Any]:
+def _place(cell: Cell) -> dict[str, Any]:
     return {"layout": cell[0], "intermediate": cell[1] or None}
 
 
 def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
-    layout, name = cell
-    document = _cell_place(cell) | {"verdict": changes.verdict_of(cell)}
+    document = _place(cell) | {"verdict": changes.verdict_of(cell)}
+    old, now = changes.before.cells[cell], changes.after.cells[cell]
     for figure, change in changes.cells[cell].items():
         document[figure] = {
-            "factor": _finite(change.factor),
-            "noise": _finite(change.noise),
+            "factor": change.factor if math.isfinite(change.factor) else None,
+            "noise": change.noise,
             "verdict": change.verdict,
-            "before": list(getattr(changes.before.errors[layout][name], figure)),
-            "after": list(getattr(changes.after.errors[layout][name], figure)),
+            "before": getattr(old, figure),
+            "after": getattr(now, figure),
         }
     return document
 
@@ -278,8 +266,5 @@ def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """What became of every entry of a file; a mismatch or growth anywhere is one, else an error anywhere is one."""
     verdicts = {document["verdict"] for document in documents}
     verdict = next(known for known in ("mismatch", GROWN, "error", SAME) if known in verdicts)
-    return {"schema": SCHEMA, "verdict": verdict, "alarms": ALARMS, "entries": documents}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    schema = "gradprobe.baseline.diff/1"
+    return {"schema": schema, "verdict": verdict, "alarms": ALARMS, "entries": documents}

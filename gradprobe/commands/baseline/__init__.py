@@ -1,1 +1,0 @@
-"""Errors kept in a file, so that one that grows is seen while it is still within its budget."""
