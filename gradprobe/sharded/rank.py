@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
 import faulthandler
 import functools
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,13 +22,12 @@ from ..model.case import Case
 from ..model.memory_finding import MemoryFinding
 from ..probing.experiment import Experiment
 from ..probing.observe import observe
-from ..processes.child import WHERE
+from ..processes.child import WHERE, dies_with_parent
 from ..processes.ended import WorkerException, raised_of
 from ..runtime.backend import make_interpreter_right, prepare_backend
 from ..runtime.run import Outcome
 from ..targets.find import Target, find_target
 
-_PR_SET_PDEATHSIG = 1
 # Seconds that the library allows a collective: the check is more patient with work, and less with waiting.
 _OF_LIBRARY = 3600.0
 # In the folder that a check and its ranks share: by the number of a rank where it is, and how they find one another.
@@ -73,8 +70,7 @@ class Answer:
 
 def serve(setup: RankSetup, rank: int, ranks: int, folder: str, connection: Connection) -> None:
     """Works until the other end of a connection is closed: a process of its own, made so by `World`."""
-    with contextlib.suppress(OSError, AttributeError):  # it ends with the check
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    dies_with_parent()
     os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
     os.environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
     sys.path[:] = [*setup.path, *(entry for entry in sys.path if entry not in setup.path)]

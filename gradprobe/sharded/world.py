@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..model.failures import Failure, RanksFailure, UsageFailure
+from ..model.failures import RanksFailure, UsageFailure
 from ..model.number import plural
 from ..processes.child import WHERE
 from ..processes.ended import last_line, words_of
@@ -76,20 +76,14 @@ class World:
         """What became of them, where they can do no more."""
         if self._on_gpu and torch.cuda.device_count() < ranks:
             there = plural(torch.cuda.device_count(), "GPU")
-            raise UsageFailure(
-                f"--ranks {ranks}: each rank needs a GPU, and there is {there}", "or --device cpu"
-            )
+            words = f"--ranks {ranks}: each rank needs a GPU, and there is {there}"
+            raise UsageFailure(words, "or --device cpu")
         self._folder, self._members = tempfile.mkdtemp(prefix="gradprobe-ranks-"), list[_Rank]()
         try:
             for rank in range(ranks):
                 self._members.append(self._started(rank, ranks))
-            answers = self._answers(_JOIN)
+            raise_first(self._answers(_JOIN))
         except BaseException:
-            self.close()
-            raise
-        try:
-            raise_first(answers)
-        except Failure:
             self.close()
             raise
 
@@ -129,7 +123,7 @@ class World:
         """Every rank's answer; for `patience` seconds they may do nothing."""
         quiet = _QuietTime([member.process.pid for member in self._members])
         longest = _LONGEST_ON_GPU if self._on_gpu else math.inf
-        begun, waiting = time.monotonic(), list(self._members)
+        last, waiting = time.monotonic(), list(self._members)
         while waiting:
             heard = wait([member.connection for member in waiting], _LOOK)
             for member in waiting:
@@ -137,9 +131,11 @@ class World:
                     member.hear()
             is_first = len(waiting) == len(self._members)
             waiting = [one for one in waiting if one.answer is None and not one.is_gone]
-            silence = quiet.seconds() > max(_QUIET if is_first else _QUIET_AFTER, patience)
-            is_late = time.monotonic() - begun > max(longest, patience)
-            if not heard and (silence or is_late):
+            if heard:
+                last = time.monotonic()
+                continue
+            is_quiet = quiet.seconds() > max(_QUIET if is_first else _QUIET_AFTER, patience)
+            if is_quiet or time.monotonic() - last > max(longest, patience):
                 break
         answers = [member.answer for member in self._members if member.answer is not None]
         if len(answers) < len(self._members):

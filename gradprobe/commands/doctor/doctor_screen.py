@@ -106,14 +106,16 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
 def _why(made: Examination, width: int) -> Iterator[Text]:
     """The cause of the first bad check, with its lines, and the command that shows it in full."""
     bad = made.first_bad
-    if bad is None or bad.report is None:
+    if bad is None:
         return
-    for cause in bad.report.causes:
+    for cause in bad.report.causes if bad.report else ():
+        assert bad.report is not None
         yield from headed("CAUSE", "bold", f"{cause.summary} ({cause.extent})", width)
         for where in cause.where[:_MOST_LINES]:
             line = f"  {base_of(bad.report).shorten(place_of(where))}  {where.code}"
             yield Text(line if len(line) <= width else f"{line[: width - 4]} ...")
-    yield Text(f"  in full: {bad.rung.in_full}")
+    if bad.rung.in_full:
+        yield Text(f"  in full: {bad.rung.in_full}")
 
 
 def _copies(made: Examination, width: int) -> Iterator[Text]:

@@ -19,12 +19,11 @@ def test_the_quantile_is_that_of_the_tables_and_holds_far_out_where_alarms_are_c
 
 LAWS = {
     "normal": lambda draw: math.exp(draw.gauss(0, 0.3)),
-    "largest of 50": lambda draw: max(abs(draw.gauss(0, 1)) for _ in range(50)) ** 5,
     "uniform": lambda draw: math.exp(draw.random()),
 }
 
 
-@pytest.mark.parametrize(("law", "draws"), [("normal", 5), ("largest of 50", 4), ("uniform", 10)])
+@pytest.mark.parametrize(("law", "draws"), [("normal", 5), ("uniform", 10)])
 def test_figures_of_one_law_are_called_grown_no_more_often_than_is_allowed(law, draws):
     """A rate that can be counted: as if so few figures were compared that one in a hundred may be an alarm."""
     draw, pairs, rate = random.Random(3), 4000, 1e-2
