@@ -17,13 +17,14 @@ from tests.faults.plain import (
 )
 from tests.planted import planting
 from tests.probe import probe
+from tests.sampling import sampled
 
 
 def misread(kernel, name, tensor):
     return of_head_0(tensor) if name == "do" and kernel in ("preprocess", "dq") else tensor
 
 
-@pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
+@sampled("exposed", [EVERYTHING, GRADIENTS], [EVERYTHING], ids=lambda of: f"{len(of)} results")
 def test_a_misread_do_and_a_doubled_dv_are_told_apart(exposed):
     planted = Planted(
         misread, lambda kernel, name, tensor: tensor * 2 if name == "dV" else tensor
@@ -84,8 +85,8 @@ def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
 def test_a_row_with_a_formula_is_all_that_a_hypothesis_takes(monkeypatch):
     row = "if True\nwrong delta dS\ndelta/squared | delta is squared\n  delta = delta**2\n"
     planted = making("delta", lambda t: t**2)
-    assert named(told(planted, exposed=GRADIENTS)) == ""
+    assert named(told(planted, batch=1)) == ""
     monkeypatch.setattr(fault_rows, "FORMULAS", fault_rows.FORMULAS + row)
-    cause = told(planted, exposed=GRADIENTS).diagnoses[0]
+    cause = told(planted, batch=1).diagnoses[0]
     said = ("delta/squared", "delta is squared", True)
     assert (cause.fault, cause.summary, cause.is_named) == said

@@ -15,6 +15,7 @@ def test_products_are_judged_as_they_are_declared_on_the_cpu_too(check, way):
     assert f"dots are judged as {way}, as --dots says" in " ".join(report["notes"])
 
 
+@pytest.mark.nightly
 def test_products_that_are_coarser_than_declared_are_wrong_and_the_interpreter_takes_each_way(
     check,
 ):
@@ -33,7 +34,7 @@ def test_an_option_that_changes_nothing_is_said_to(check):
         f"{name} {OF_16_BITS} --dtype {dtype} --seed {seed}"
         for seed in range(4) for name in ("all_in_16_bits", "softmax_in_32_bits") for dtype in ("bfloat16", "float16")
     ],
-    2,
+    1,
 )  # fmt: skip
 def test_attention_in_operations_of_torch_is_right(check, words):
     ran, report = check(f"torch_16.py:{words}")
@@ -48,7 +49,7 @@ CONVENTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONVENTIONS)
+@sampled("name", CONVENTIONS, 3)
 def test_an_export_in_other_units_is_a_note_where_all_that_is_made_of_it_is_right(check, name):
     ran, report = check(f"conventions.py:{name} {SMALL}")
     words = f"exported in another convention: {CONVENTIONS[name]}; what is made of it is right"
@@ -67,7 +68,7 @@ def test_strict_calls_such_an_export_wrong_and_no_gradient_beside_the_cause_of_w
     assert first["edit"] is None
 
 
-@pytest.mark.parametrize("words", ["squared_delta", "misused_delta", "misused_ds"])
+@sampled("words", ["squared_delta", "misused_delta", "misused_ds"], 1)
 def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words):
     ran, report = check(f"conventions.py:{words} {SMALL}")
     assert (ran.code, report["verdict"]) == (1, "mismatch")

@@ -11,7 +11,7 @@ from gradprobe.numerics.tally import RisingErrors
 from gradprobe.render.notation import size_in_words
 from gradprobe.render.screen import _rows_told
 from tests.reported.conftest import SMALL
-from tests.sampling import tries
+from tests.sampling import sampled, tries
 
 
 def line_of(name, code):
@@ -37,7 +37,7 @@ def sentences(report):
     return [*report["known"], *(said for run in report["runs"] for said in run["inside"])]
 
 
-@pytest.mark.parametrize("sees", ["--causal", "--causal --window 5,0"])
+@sampled("sees", ["--causal", "--causal --window 5,0"], 1)
 def test_dp_and_delta_are_both_named_where_the_gradients_show_their_difference_alone(sees, check):
     ran, report = check(f"torch_backwards.py:delta_of_keys {sees} {SMALL}")
     first = report["first_mismatch"]
@@ -64,7 +64,7 @@ OFF = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("function", OFF)
+@sampled("function", OFF, ["every_third_key"])
 def test_no_lse_is_blamed_that_nothing_reads(function, check):
     _, report = check(f"torch_backwards.py:{function} {SMALL} --runs contiguous")
     assert report["first_mismatch"]["intermediate"] == "P"
@@ -78,9 +78,7 @@ def test_no_lse_is_blamed_that_nothing_reads(function, check):
     )
 
 
-@pytest.mark.parametrize(
-    ("function", "gradient"), [("dv_of_other_rows", "dV"), ("dq_of_other_keys", "dQ")]
-)
+@sampled("function, gradient", [("dv_of_other_rows", "dV"), ("dq_of_other_keys", "dQ")], 1)
 def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check):
     _, report = check(f"torch_backwards.py:{function} {SMALL} --runs contiguous")
     assert report["first_mismatch"]["intermediate"] == gradient
@@ -162,9 +160,10 @@ def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
     assert [one["fault"] for one in causes(report)] == ["dead/uniform"]
 
 
-@pytest.mark.parametrize(
-    ("function", "first", "code"),
+@sampled(
+    "function, first, code",
     [("heavier", "P", "0.125 * (rows"), ("absolute", "dP", "tl.abs")],
+    1,
 )
 def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(
     function, first, code, check

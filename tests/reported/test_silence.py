@@ -3,16 +3,16 @@
 import json
 import shlex
 
-import pytest
-
 from tests.cli.command import run, run_process
+from tests.sampling import sampled
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
+@sampled(
+    "name, words",
     [("of_two_batches", "a third batch"), ("of_eight_heads", "a tenth head"), ("causal_alone", "a causal mask"),
      ("deaf_to_scale", "another scale"), ("first_of_a_group", "grouped heads"),
      ("more_rows_than_keys_declared", "more rows than keys"), ("no_row_alone", "a single row and key")],
+    push=[("of_eight_heads", "a tenth head"), ("no_row_alone", "a single row and key")],
 )  # fmt: skip
 def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name, words):
     ran, report = check(f"unused.py:{name} --fix-budget 0 --no-recover")
@@ -25,8 +25,8 @@ def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name
         assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
 
 
-@pytest.mark.parametrize(
-    ("name", "listed", "undeclared"),
+@sampled(
+    "name, listed, undeclared",
     [("attention", [], []), ("refuses_causal", [], []),
      ("one_key_head_each", [], ["grouped heads (--kv-heads)"]),
      # One key head that torch spreads is no proof of grouped heads.
@@ -34,6 +34,7 @@ def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name
      ("more_rows_than_keys", [], ["more rows than keys (--seqlen-q, --seqlen-k)"]),
      ("with_softcap", ["--softcap", "--bias"], []), ("without_maximum", [], ["logits near -120 (--pattern negative)"]),
      ("for_narrow_heads", [], ["another head dim (--head-dim)"]), ("rounded_scores --dtype bfloat16", [], [])],
+    push=5,
 )  # fmt: skip
 def test_what_may_not_be_meant_to_be_taken_is_listed_and_no_mismatch(
     check, name, listed, undeclared
