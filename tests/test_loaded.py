@@ -92,8 +92,8 @@ def counts_of(words: list[str], tmp_path: Path) -> Counts:
 @pytest.mark.nightly
 def test_a_matching_check_loads_and_calls_little(tmp_path):
     counts = counts_of(["check", "lazy"], tmp_path)
-    assert 0 < counts.loaded <= 127
-    assert 0 < counts.called <= 81
+    assert 0 < counts.loaded <= 132
+    assert 0 < counts.called <= 80
 
 
 @pytest.mark.nightly

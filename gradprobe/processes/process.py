@@ -22,7 +22,7 @@ from pathlib import Path
 from ..model.failures import Failure
 from .child import READY, WHERE, ForeignOutput, Frames, search_path, send, surroundings
 from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
-from .warm import ForkedChild, forked_from_warm
+from .warm import WARM, ForkedChild, forked_from_warm
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -87,7 +87,8 @@ class Child:
         self, early: Sequence[str], answers: int, writing: int, stacks: int
     ) -> subprocess.Popen[bytes] | ForkedChild:
         words = (str(threading.current_thread() is threading.main_thread()), ",".join(early))
-        if not self.device and (fork := forked_from_warm(words, (answers, writing, stacks))):
+        can_fork = WARM and not self.device
+        if can_fork and (fork := forked_from_warm(words, (answers, writing, stacks))):
             return fork
         return subprocess.Popen(
             [

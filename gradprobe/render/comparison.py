@@ -236,9 +236,9 @@ def wrong_heads(intermediate: Intermediate) -> str:
 
 
 def render_against(report: Report, width: int) -> Iterator[Text]:
-    """What the other target came to, and the first place where both differ; nothing where there is no other."""
-    if (other := report.against) is None:
-        return
+    """What the other target came to, and the first place where both differ."""
+    other = report.against
+    assert other is not None
     target, device = other.report.target, other.report.environment.get("device", "")
     where = " on ".join(filter(None, (target.backend, device)))
     who = f"{other.name} ({where})" if where else other.name

@@ -81,9 +81,9 @@ def verdict_words(report: Report) -> str:
         return f"{_blame_of(run)} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), len(report.measured)
     words = f"{target}: {count} within budget in {plural(runs, 'layout')} ({first.precision})"
-    base, idle = base_of(report), report.target.idle
-    if not idle:
+    if not (idle := report.target.idle):
         return words
+    base = base_of(report)
     files = " and ".join(base.shorten(Place(file, None)) for file in idle)
     files = files if len(idle) < 3 else f"{len(idle)} files"
     return f"{words}; torch alone ran: no kernel of {files} was launched"

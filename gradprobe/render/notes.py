@@ -86,7 +86,9 @@ def _compile_errors(report: Report) -> Iterator[str]:
 
 def _strays(report: Report) -> list[Group]:
     """What kernels did to memory, the worst first, where no cause says it already."""
-    runs = [run for run in report.runs if not run.told_error]
+    runs = [run for run in report.runs if run.memory and not run.told_error]
+    if not runs:
+        return []
     groups = grouped((run.layout, one) for run in runs for one in run.memory)
     causes = {cause.summary for cause in report.causes}
     return [group for group in groups if group.sentence not in causes]

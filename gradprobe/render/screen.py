@@ -143,7 +143,7 @@ def _match(report: Report, on: Terminal) -> list[Text]:
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
     ran = f"{receipt(report)}; ran {report.target.backend} on {device} in {seconds}"
     sections = [
-        Section([*verdict, *render_against(report, width)]),
+        Section([*verdict, *_against(report, width)]),
         Section(list(_worst(report))),
         Section([*short(sources(report.shown), width), *short(ran, width, 3)], 0, ""),
         Section(short(beyond_the_case(report), width, 4), 3),
@@ -151,6 +151,10 @@ def _match(report: Report, on: Terminal) -> list[Text]:
     kept = max(1, len(limits(report)))
     left = unseen(report, FACTS)
     return _closed(report, on, sections, findings(report), left=left, is_wrong=False, kept=kept)
+
+
+def _against(report: Report, width: int) -> list[Text]:
+    return list(render_against(report, width)) if report.against else []
 
 
 def _worst(report: Report) -> Iterator[Text]:
@@ -169,7 +173,7 @@ def _mismatch(report: Report, on: Terminal) -> list[Text]:
     sections = [
         Section([*_verdict(report, width), *beyond, first]),
         Section(short("; ".join(_place(report)), width), 1, ""),
-        Section(list(render_against(report, width))),
+        Section(_against(report, width)),
         Section(list(cause_lines(report, width))),
         Section(edit, min(len(edit), 4)),
         Section(head_table(report, run, width, marks) if run.compares else [], 2, "row"),
@@ -237,7 +241,7 @@ def _details(report: Report, on: Terminal) -> Iterator[Text]:
     width, run, marks = on.columns, report.shown, marks_of(on)
     first = run.first_mismatch
     yield from verdict_lines(report, width)
-    yield from render_against(report, width)
+    yield from _against(report, width)
     if report.failing:
         yield Text(first_line(report), "bold")
         yield from folded(", ".join(_whereabouts(report)), width, "dim")
