@@ -16,7 +16,7 @@ import torch
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
-from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.adapters import cuda_arguments, flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.probe import probe
@@ -55,7 +55,7 @@ FAULT, EQUIVALENT, UNCOVERED, HIDDEN = "fault", "equivalent", "uncovered", "hidd
 
 
 class Unzeroed:
-    """torch for an adapter whose zeros are left as they come: patched there alone, since the tool uses them too."""
+    """torch for adapters whose zeros are left as they come: patched there alone, since the tool uses them too."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, "empty" if name == "zeros" else name)
@@ -187,7 +187,7 @@ class Planted:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(ADAPTERS[self.of], "SOURCE", copy)
             if self.unzeroed:
-                patched.setattr(ADAPTERS[self.of], "torch", Unzeroed())
+                patched.setattr(cuda_arguments, "torch", Unzeroed())
             return probe(case, find_target(self.of), **how)
 
 
