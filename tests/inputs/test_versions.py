@@ -25,6 +25,7 @@ WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6'
 @pytest.fixture
 def pretend(tmp_path, monkeypatch):
     """Puts packages of given versions, as far as metadata goes, before those that are installed."""
+    import triton.backends  # noqa: F401 - it lists them, by metadata, when it is first imported
 
     def install(**packages):
         for name, version in packages.items():
