@@ -57,6 +57,7 @@ def run_each(
     *,
     timeout: float | None = None,
     workers: int = 1,
+    grows: bool = False,
     alike: Callable[[Any], Hashable] = lambda item: None,
     start_limit: float = START_LIMIT,
     echo: Callable[[str], object] | None = None,
@@ -72,6 +73,7 @@ def run_each(
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
         items: a list may grow behind its end whenever an end was yielded; the children that are there go on with it.
         timeout: seconds for one item, once its child is ready; None for no limit.
+        grows: whether the list will: then every child is started at once, for what comes after the first items.
         alike: a child goes on with an item of the same value as its last one where one is left: what that compiled or
             cached serves again.
         start_limit: seconds for a child to be ready. Where no child ever was ready, or two in a row were not, all
@@ -83,7 +85,7 @@ def run_each(
         Failure: no process can be started at all.
         AbandonedWork: as `abandoned_when` says.
     """
-    crew = _Crew(factory, setup, items, timeout, workers, alike, start_limit, echo, told)
+    crew = _Crew(factory, setup, items, timeout, workers, grows, alike, start_limit, echo, told)
     try:
         yield from crew.ends()
     finally:
@@ -115,6 +117,7 @@ class _Crew:
     items: Sequence[Any]
     timeout: float | None
     workers: int
+    grows: bool
     alike: Callable[[Any], Hashable]
     start_limit: float
     echo: Callable[[str], object] | None
@@ -167,7 +170,8 @@ class _Crew:
                 self._left.remove(index)
                 child.give(index, pickle.dumps(self.items[index]))
         waiting = sum(not child.ready for child in self.children)
-        while len(self.children) < self.workers and waiting < len(self._left):
+        wanted = self.workers if self.grows else len(self._left)
+        while len(self.children) < self.workers and waiting < wanted:
             taken = [child.device for child in self.children]
             child = next_child(min(self._devices, key=taken.count))
             self.children.append(child)

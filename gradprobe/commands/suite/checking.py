@@ -175,6 +175,7 @@ def check_each(
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
+    grows: bool = False,
     alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Generator[CheckOutcome, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
@@ -187,7 +188,7 @@ def check_each(
         echo: told what targets print, as it comes, from another thread.
         tick: told how far a check is.
         told: given the report of the layouts that are measured so far, after each.
-        alike: as `run_each` has it.
+        grows, alike: as `run_each` has them.
 
     Raises:
         Failure: no process can be started at all.
@@ -206,7 +207,7 @@ def check_each(
                 told(value)
 
         try:
-            for ended in _ends(plans, setting, take, echo, alike):
+            for ended in _ends(plans, setting, take, echo, grows, alike):
                 done.add(ended.index)
                 outcome = _ended(ended, heard[ended.index], setting)
                 outcome = _with_rest(ended.item, outcome, setting, echo)
@@ -224,6 +225,7 @@ def _ends(
     setting: Setting,
     take: Callable[[int, Any], None],
     echo: Callable[[str], object] | None,
+    grows: bool = False,
     alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Iterator[TaskResult]:
     """The ends of checks that share a process; `take` is given what is said of each before."""
@@ -236,6 +238,7 @@ def _ends(
         told=take,
         timeout=setting.timeout,
         workers=setting.workers,
+        grows=grows,
         alike=alike,
         echo=echo,
     )
