@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from ...inputs.options import parse
 from ...model.assignment import PLAIN
 from ...model.case import Case
-from ...model.failures import UsageFailure
 from ...model.memory_finding import HUGE
-from ...model.resolution import resolve
 from .covering import Place, Row, Space
-from .plan import titled
 from .takes import TargetSignature
 
 
@@ -150,8 +145,8 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
 # Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
-_SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
-_PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
+SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
+PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # A length up to which a second batch takes little time in the interpreter, and below which a window is a small one.
 _SHORT = 64
 _NARROW = {"45": "5", "21": "3"}
@@ -198,7 +193,7 @@ class Factors:
     def plain(self) -> dict[str, Any]:
         """The words of the case without any option that the target can do without."""
         lengths: dict[str, Any] = {"seqlens": "72,36"} if "seqlens" in self.takes.required else {}
-        if _PACKING & self.takes.required:
+        if PACKING & self.takes.required:
             lengths = _packed(72, 72)
         return {**self.always, **lengths, "layout": ["all=contiguous"]}
 
@@ -271,7 +266,7 @@ class Factors:
             options |= self.found.get(place, {})
         options["layout"] = _layout(levels)
         if "softcap" in options:
-            options["softcap"] = _SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
+            options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
         if "window" in options and min(self._rows_and_keys(levels, sizes)) < _SHORT:
             words = options["window"].split(",")
             options["window"] = ",".join(_NARROW.get(word, word) for word in words)
@@ -308,7 +303,7 @@ class Factors:
         rows, keys = self._rows_and_keys(levels, asked)
         if "h" in shapes:
             sizes = self._heads(levels[HEADS].name if HEADS in levels else _EACH, asked)
-        if mask == _PACKED or _PACKING & self.takes.required:
+        if mask == _PACKED or PACKING & self.takes.required:
             return sizes | _packed(rows, keys)
         is_padded = mask == _PADDED or "seqlens" in self.takes.required
         has_two = "b" in shapes and (self.on_gpu or is_padded or max(rows, keys) <= _SHORT)
@@ -419,7 +414,7 @@ def why_not_taken(level: Level, takes: TargetSignature) -> str:
     packed = sorted(takes.required & {"seqlens", "cu_seqlens"})
     if packed and level.name in _UNEQUAL:
         return f"takes one {packed[0]} for rows and keys"
-    known = takes.names | ({"cu_seqlens"} if _PACKING & takes.names else set())
+    known = takes.names | ({"cu_seqlens"} if PACKING & takes.names else set())
     called = {"keep": "mask of what dropout keeps"}
     missing = [called.get(name, name) for name in level.needs if name not in known]
     return f"takes no {' and no '.join(missing)}" if missing else ""
@@ -427,7 +422,7 @@ def why_not_taken(level: Level, takes: TargetSignature) -> str:
 
 def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) -> bool:
     """Whether a level asks for what every case of the target has, or what another level asks for too."""
-    packs, pads = bool(_PACKING & takes.required), "seqlens" in takes.required
+    packs, pads = bool(PACKING & takes.required), "seqlens" in takes.required
     told = {_PACKED: packs, _PADDED: packs or pads, "mask=padding": "seqlens" in takes.names}
     if level.name in told:
         return told[level.name]
@@ -450,90 +445,3 @@ def set_by(option: str) -> str:
         if option in level.options:
             return f"the case with {level.name}"
     return ""
-
-
-@dataclass(frozen=True)
-class DrawnCase:
-    """A case that was drawn for a target."""
-
-    title: str
-    options: Mapping[str, Any]
-    beyond: str
-
-
-# Draws of one case before it is said that none suits.
-_MOST = 1000
-
-
-def drawn(
-    takes: TargetSignature, given: Mapping[str, Sequence[Any]], seed: int
-) -> Iterator[DrawnCase]:
-    """Cases that a target may take, none twice, until there are no others.
-
-    Args:
-        given: the values that options of the command line are drawn from; all else is drawn as the target takes it.
-
-    Raises:
-        UsageFailure: no case has such options.
-    """
-    factors, seen = factors_of(takes, given), set[str]()
-    while True:
-        for attempt in range(_MOST):
-            rng = random.Random(f"{seed}:{len(seen)}:{attempt}")
-            case = _drawn_case(factors, given, rng)
-            if case.title not in seen and case_of(case.options, takes) is not None:
-                seen.add(case.title)
-                seeded = {"seed": rng.randrange(1 << 16), **case.options}
-                yield replace(case, options=seeded)
-                break
-        else:
-            if seen:
-                return
-            words = "sweep: this target takes no case with these options"
-            raise UsageFailure(words, "give fewer, or more values for them")
-
-
-def _drawn_case(
-    factors: Factors, given: Mapping[str, Sequence[Any]], rng: random.Random
-) -> DrawnCase:
-    chosen = {name: rng.choice(words) for name, words in given.items()}
-    decided, row = decided_by(given), _drawn_row(factors.space, rng)
-    sizes = Sizes(_drawn_length(rng), rng.choice((1, 2, 3)))
-    options, extra = factors.options(row, sizes), list[str]()
-    if options.get("pattern") == "normal" and rng.random() < 0.25:
-        options["pattern"] = rng.choice(("wide", "offset", "lowrank"))
-        extra.append(options["pattern"])
-    told = {name: word for name, word in chosen.items() if len(given[name]) > 1}
-    told |= {"heads": options["heads"]} if "heads" not in decided else {}
-    options = {name: word for name, word in options.items() if name not in decided} | chosen
-    if "softcap" in options and "softcap" not in chosen:
-        options["softcap"] = _SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
-    of_row = factors.title(row, Sizes() if "seqlen" in decided else sizes)
-    title = " ".join([*titled(told), *([] if of_row == "simplest" else [of_row]), *extra])
-    return DrawnCase(title or of_row, options, factors.beyond(row))
-
-
-def _drawn_row(space: Space, rng: random.Random) -> Row:
-    """Levels that may stand together, half of them the simplest."""
-    row = list[Place]()
-    for factor in range(len(space.counts)):
-        level = rng.choice((0, rng.randrange(space.counts[factor])))
-        row.append((factor, level if space.allows((factor, level), row) else 0))
-    return tuple(level for _, level in row)
-
-
-def _drawn_length(rng: random.Random) -> int:
-    """Below a tile, a multiple of one, and one more or less; seldom more than two tiles of 64."""
-    tile = rng.choice((16, 16, 32, 32, 64, 128))
-    lengths = (rng.randrange(1, 16), tile, tile - 1, tile + 1, rng.randrange(1, 2 * tile))
-    return rng.choice(lengths)
-
-
-def case_of(options: Mapping[str, Any], takes: TargetSignature) -> Case | None:
-    """The case of options; None where there is none."""
-    takes_bias, packs = "bias" in takes.names, bool(_PACKING & takes.required)
-    words = {**parse(options), "device": "cpu"}
-    try:
-        return resolve(words, takes.family, takes_bias=takes_bias, packs=packs)
-    except UsageFailure:
-        return None

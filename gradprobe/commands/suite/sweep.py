@@ -13,7 +13,7 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.report import Report
-from .case_factors import drawn
+from .drawn_cases import drawn
 from .journal import SweepRequest
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, Steps, titled

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import SPECIAL, case_of, drawn, factors_of, set_by
+from gradprobe.commands.suite.case_factors import SPECIAL, factors_of, set_by
 from gradprobe.commands.suite.covering import covering
+from gradprobe.commands.suite.drawn_cases import case_of, drawn
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
