@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,14 @@ class Attempt:
     @property
     def is_right(self) -> bool:
         return self.measured.matches and not self.unfit
+
+    @property
+    def is_explained(self) -> bool:
+        return bool(self.unfit or self.causes)
+
+    @property
+    def is_partly_right(self) -> bool:
+        return any(self.right.values())
 
     @cached_property
     def causes(self) -> list[Diagnosis]:
@@ -155,7 +163,7 @@ class ReferenceSearch:
             self._text = ""
 
     def best(self) -> Attempt:
-        """The first with a right result, else the first that is explained."""
+        """The first that is right, or partly right and explained; else one that is explained, or partly right."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
         libraries = ["numpy", "torch"]
         if not re.search(r"\bnp\.|numpy", self._text):
@@ -171,12 +179,16 @@ class ReferenceSearch:
                 except Failure as failure:
                     raised.append(failure)
                     continue
-                if any(attempts[-1].right.values()):  # as in no other way of calling
-                    return attempts[-1]
+                latest = attempts[-1]
+                # A right result is one in no other way of calling, unless a fault undoes what this one asks for.
+                if latest.is_right or (latest.is_partly_right and latest.is_explained):
+                    return latest
             if attempts:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
-                return next((each for each in usual if each.unfit or each.causes), usual[0])
+                explained = (each for each in usual if each.is_explained)
+                partly_right = (each for each in attempts if each.is_partly_right)
+                return next(chain(explained, partly_right, usual))
         raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
