@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,6 @@ class Attempt:
     def is_explained(self) -> bool:
         return bool(self.unfit or self.causes)
 
-    @property
-    def is_partly_right(self) -> bool:
-        return any(self.right.values())
-
     @cached_property
     def causes(self) -> list[Diagnosis]:
         return causes_among(reasons_of(FailedCheck(self.experiment, [self.run])).diagnoses)
@@ -117,8 +113,7 @@ def audit(
         seeds: how often each setting is drawn.
 
     Raises:
-        UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be
-        named.
+        UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be named.
     """
     search = ReferenceSearch(find_target(subject, family), options or {})
     best = search.best()
@@ -163,7 +158,7 @@ class ReferenceSearch:
             self._text = ""
 
     def best(self) -> Attempt:
-        """The first that is right, or partly right and explained; else one that is explained, or partly right."""
+        """The first that is right, or explained with a right result; else one that is explained, or has one."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
         libraries = ["numpy", "torch"]
         if not re.search(r"\bnp\.|numpy", self._text):
@@ -180,15 +175,14 @@ class ReferenceSearch:
                     raised.append(failure)
                     continue
                 latest = attempts[-1]
-                # A right result is one in no other way of calling, unless a fault undoes what this one asks for.
-                if latest.is_right or (latest.is_partly_right and latest.is_explained):
+                # A right result is one in no other way of calling, but where a fault undoes what this one asks for.
+                if latest.is_right or (any(latest.right.values()) and latest.is_explained):
                     return latest
             if attempts:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
                 explained = (each for each in usual if each.is_explained)
-                partly_right = (each for each in attempts if each.is_partly_right)
-                return next(chain(explained, partly_right, usual))
+                return next(explained, max(usual, key=lambda each: any(each.right.values())))
         raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
 
     def _ways(self, library: str) -> Iterator[CallConvention]:

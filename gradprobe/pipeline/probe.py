@@ -18,6 +18,7 @@ from ..model.assignment import missing
 from ..model.case import LOG2, Case, ranked
 from ..model.failures import Refusal, TargetFailure, own_faults
 from ..model.mechanisms import door
+from ..model.memory_finding import GUARD, OUTSIDE, UNWRITTEN
 from ..numerics.evidence import LayoutRun, ProbeResult
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
@@ -195,8 +196,9 @@ def _right_at(problem: Problem, first: LayoutRun) -> str:
         return ""
     # By the length alone an LSE to base 2 stays wrong.
     is_open = "lse" in problem.target.takes and "lse_as" not in problem.fixed
-    # A run of the longer one takes its time; what leaves a tensor is worth it.
-    for length in WHOLE_BLOCKS if first.memory else WHOLE_BLOCKS[:1]:
+    # A run of the longer one takes its time; what leaves a tensor, or was left unwritten at its end, is worth it.
+    is_of_ends = any(one.kind in (OUTSIDE, UNWRITTEN, GUARD) for one in first.memory)
+    for length in WHOLE_BLOCKS if is_of_ends else WHOLE_BLOCKS[:1]:
         for reading in [{}, {"lse_as": LOG2}] if is_open else [{}]:
             options = {"seqlen": length, **reading}
             run = tried(problem, options).run
