@@ -28,16 +28,13 @@ def flex(
     batch, heads, rows, keys = full = (*q.shape[:3], k.shape[2])
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(rows, keys, q.device, *hidden)
-    seen, added = view.visible(), view.added(bias, alibi)
     block_mask = None
-    if seen is not None:
-        every = seen.expand(full)
-        block_mask = create_block_mask(
-            lambda b, h, i, j: every[b, h, i, j], batch, heads, rows, keys, q.device
-        )
-    score_mod = _score_mod(softcap, None if added is None else added.expand(full))
-    problem = (q.shape, k.shape, v.shape, q.dtype, softcap, added is None, seen is None)
-    o, aux = _attention(q.device, problem)(
+    if view.hides:
+        mask_mod = _mask_mod(view, None if mask is None else mask.expand(full))
+        block_mask = create_block_mask(mask_mod, batch, heads, rows, keys, q.device)
+    score_mod = _score_mod(view, softcap, None if bias is None else bias.expand(full), alibi)
+    given = [isinstance(option, Tensor) or option for option in (*hidden, softcap, bias, alibi)]
+    o, aux = _attention(q.device, (q.shape, k.shape, v.shape, q.dtype, *given))(
         q,
         k,
         v,
@@ -50,15 +47,38 @@ def flex(
     return {"O": o, "LSE": aux.lse}
 
 
-def _score_mod(softcap: float | None, added: Tensor | None) -> Callable[..., Tensor] | None:
-    """It closes over a tensor and a number only, as the compiler needs."""
-    if softcap is None and added is None:
+# What the two functions close over are tensors of one axis, numbers, and the dense tensors of the problem: the compiler
+# takes nothing else, and a matrix made of the others would need more shared memory than there is.
+def _mask_mod(view: Visibility, mask: Tensor | None) -> Callable[..., Tensor]:
+    diagonal, places, (left, right) = view.diagonal(), view.places(), view.limits()
+    of_row, of_key = view.sequence_of_rows(), view.sequence_of_keys()
+    ends, is_packed = view.seqlens, view.cu_seqlens_q is not None
+
+    def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        distance = diagonal[i] - places[j]
+        seen = (distance <= left) & (distance >= -right)
+        if mask is not None:
+            seen = seen & mask[b, h, i, j]
+        if ends is not None:
+            seen = seen & (i < ends[b]) & (j < ends[b])
+        return seen & (of_row[i] == of_key[j]) if is_packed else seen
+
+    return mask_mod
+
+
+def _score_mod(
+    view: Visibility, softcap: float | None, bias: Tensor | None, alibi: Tensor | None
+) -> Callable[..., Tensor] | None:
+    if softcap is None and bias is None and alibi is None:
         return None
+    diagonal, places = view.diagonal(), view.places()
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
-        return score if added is None else score + added[b, h, i, j]
+        if bias is not None:
+            score = score + bias[b, h, i, j]
+        return score if alibi is None else score - alibi[h] * (diagonal[i] - places[j]).abs()
 
     return score_mod
 

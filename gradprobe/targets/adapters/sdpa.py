@@ -27,20 +27,25 @@ def sdpa(
     """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(q.shape[2], k.shape[2], q.device, *hidden)
-    seen, added = view.visible(), view.added(bias, alibi)
-    # The fused kernels take part only without a mask.
-    is_causal = added is None and view.is_causal_from_top_left
-    if added is not None and seen is not None:
-        added = torch.where(seen, added, -torch.inf)
+    # The fused kernels take part only without a mask, which at long lengths would not fit either.
+    is_causal = bias is None and alibi is None and view.is_causal_from_top_left
+    attn_mask = None if is_causal else _attn_mask(view.visible(), view.added(bias, alibi))
     return scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=None if is_causal else seen if added is None else added,
+        attn_mask=attn_mask,
         is_causal=is_causal,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+
+
+def _attn_mask(seen: Tensor | None, added: Tensor | None) -> Tensor | None:
+    """A boolean mask, or what is added to the scores with -inf where none is seen."""
+    if seen is None or added is None:
+        return seen if added is None else added
+    return torch.where(seen, added, -torch.inf)
 
 
 @contextlib.contextmanager

@@ -25,42 +25,64 @@ class Visibility:
     cu_seqlens_k: Tensor | None = None
 
     @property
+    def hides(self) -> bool:
+        """Whether a row may see fewer than all keys."""
+        given = (self.window, self.mask, self.seqlens, self.cu_seqlens_q)
+        return self.causal or any(option is not None for option in given)
+
+    @property
     def is_causal_from_top_left(self) -> bool:
         """Whether a causal mask whose diagonal begins at row 0 and key 0 says it all."""
         begins_there = self.align == "top-left" or self.rows == self.keys
-        return self.causal and begins_there and replace(self, causal=False).visible() is None
+        return self.causal and begins_there and not replace(self, causal=False).hides
+
+    def limits(self) -> tuple[int, int]:
+        """How many keys before its diagonal, and how many after it, a row may see at most."""
+        left, right = self.window or (-1, -1)
+        every = self.rows + self.keys
+        return left if left >= 0 else every, 0 if self.causal else right if right >= 0 else every
+
+    def diagonal(self) -> Tensor:
+        """[M] the key, counted in its sequence, at which the diagonal of each row lies."""
+        i = torch.arange(self.rows, device=self.device)
+        if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
+            return i + (self.keys - self.rows if self.align == "bottom-right" else 0)
+        of_row = self.sequence_of_rows()
+        shift = self.cu_seqlens_k.diff() - self.cu_seqlens_q.diff()
+        local = i - self.cu_seqlens_q[of_row]
+        return local + shift[of_row] if self.align == "bottom-right" else local
+
+    def places(self) -> Tensor:
+        """[N] the index of each key in its sequence."""
+        j = torch.arange(self.keys, device=self.device)
+        return j if self.cu_seqlens_k is None else j - self.cu_seqlens_k[self.sequence_of_keys()]
+
+    def sequence_of_rows(self) -> Tensor:
+        """[M] the packed sequence of each row."""
+        return _sequence(self.cu_seqlens_q, self.rows, self.device)
+
+    def sequence_of_keys(self) -> Tensor:
+        """[N] the packed sequence of each key."""
+        return _sequence(self.cu_seqlens_k, self.keys, self.device)
 
     def distance(self) -> Tensor:
         """[M, N] how far each key lies before the diagonal of each row. It means nothing between two sequences."""
-        i = torch.arange(self.rows, device=self.device)
-        j = torch.arange(self.keys, device=self.device)
-        if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
-            shift = self.keys - self.rows if self.align == "bottom-right" else 0
-            return i[:, None] + shift - j
-        of_row, of_key = _sequence(self.cu_seqlens_q, i), _sequence(self.cu_seqlens_k, j)
-        diagonal = i - self.cu_seqlens_q[of_row]
-        if self.align == "bottom-right":
-            diagonal += (self.cu_seqlens_k.diff() - self.cu_seqlens_q.diff())[of_row]
-        return diagonal[:, None] - (j - self.cu_seqlens_k[of_key])
+        return self.diagonal()[:, None] - self.places()
 
     def visible(self) -> Tensor | None:
         """bool, four axes that broadcast to [B, H, M, N], True where a row may see a key; None where all do."""
-        i = torch.arange(self.rows, device=self.device)[:, None]
-        j = torch.arange(self.keys, device=self.device)
-        left, right = self.window or (-1, -1)
-        right = 0 if self.causal else right
         parts = [] if self.mask is None else [self.mask]
         if self.window is not None or self.causal:
-            distance = self.distance()[None, None]
-            left = left if left >= 0 else self.rows + self.keys
-            right = right if right >= 0 else self.rows + self.keys
+            (left, right), distance = self.limits(), self.distance()[None, None]
             parts.append((distance <= left) & (distance >= -right))
         if self.seqlens is not None:
             ends = self.seqlens.view(-1, 1, 1, 1)
-            parts.append((i < ends) & (j < ends))
-        if self.cu_seqlens_q is not None and self.cu_seqlens_k is not None:
-            same = _sequence(self.cu_seqlens_q, i) == _sequence(self.cu_seqlens_k, j)
-            parts.append(same[None, None])
+            parts.append(torch.arange(self.rows, device=self.device)[:, None] < ends)
+            parts.append(torch.arange(self.keys, device=self.device) < ends)
+        if self.cu_seqlens_q is not None:
+            parts.append(
+                (self.sequence_of_rows()[:, None] == self.sequence_of_keys())[None, None]
+            )
         return functools.reduce(torch.logical_and, parts) if parts else None
 
     def added(self, bias: Tensor | None, alibi: Tensor | None) -> Tensor | None:
@@ -74,6 +96,9 @@ class Visibility:
         return slanted[None] if bias is None else bias + slanted
 
 
-def _sequence(ends: Tensor, index: Tensor) -> Tensor:
-    """The packed sequence of each index: the last that begins at or before it. An empty one holds no index."""
+def _sequence(ends: Tensor | None, count: int, device: torch.device) -> Tensor:
+    """[count] the sequence of each index: the last that begins at or before it. An empty one holds no index."""
+    index = torch.arange(count, device=device)
+    if ends is None:
+        return torch.zeros_like(index)
     return torch.searchsorted(ends[1:].contiguous().long(), index, right=True)

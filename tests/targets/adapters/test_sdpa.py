@@ -5,6 +5,7 @@ import torch
 
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.targets.adapters import sdpa as adapter
+from gradprobe.targets.adapters.visibility import Visibility
 from tests.sampling import sampled
 from tests.targets.adapters.probed import probed, ratios
 
@@ -99,6 +100,14 @@ def test_plain_causal_is_passed_as_is_causal_and_with_anything_else_as_a_mask(
     arguments = called_with(monkeypatch, **options)
     assert (arguments["is_causal"], arguments["enable_gqa"]) == (is_causal, False)
     assert getattr(arguments["attn_mask"], "dtype", None) == mask
+
+
+@pytest.mark.parametrize("target", ["sdpa", "gradprobe.targets.adapters.flex:flex"])
+def test_plain_causal_makes_no_matrix_of_rows_and_keys(monkeypatch, target):
+    """At L = 65,536 such a matrix takes 32 GiB."""
+    monkeypatch.delattr(Visibility, "distance")
+    report = probed(target, causal=True, recover=False, runs=["contiguous"])
+    assert report.verdict == "match", ratios(report)
 
 
 def test_alibi_is_added_in_float32_to_scores_of_16_bits(monkeypatch):
