@@ -20,10 +20,9 @@ from .follow import FollowedRun, followed_run
 def seen_in_dataflow(
     experiment: Experiment,
     run: LayoutRun,
-    read: Callable[[FollowedRun], MeasuredRun | None] = lambda followed: None,
+    read: Callable[[FollowedRun], MeasuredRun | None] | None = None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself in one failing run, or what kept it from being followed; nothing
-    of packed sequences.
+    """What goes wrong by itself in a failing run, or what kept it from being followed.
 
     Args:
         read: judges what its kernels hold.
@@ -43,7 +42,7 @@ def seen_in_dataflow(
                 watched = DataflowEvidence(tuple(diagnoses_of(found, family)))
         elif (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
-            shown = None if watched.failures else read(followed)
+            shown = None if read is None or watched.failures else read(followed)
             seen = diagnoses_of(suspects(followed, wrong), family)
             return replace(watched, seen=tuple(seen), shown=shown)
     except Failure:

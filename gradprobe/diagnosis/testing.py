@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import torch
@@ -118,7 +118,7 @@ class Tester:
         """A hypothesis about other values; in all its forms, if a number is measured off them."""
         same = [other for other in self.hypotheses if other.fault == known.fault]
         forms = [other for other in same if other.summary == known.summary] or same
-        return max(map(self.fit, forms), key=lambda fit: fit.explained, default=Finalist(known))
+        return max(map(self.fit, forms), key=attrgetter("explained"), default=Finalist(known))
 
     def fit(self, hypothesis: Hypothesis) -> Finalist:
         """What it explains, of each intermediate in whichever kernels explain most."""
@@ -306,7 +306,7 @@ def ranked(seen: WrongRun) -> list[Finalist]:
     every, outside = tester.hypotheses, seen.actual.keys() - seen.right.keys()
     shares = [*map(tester.share, every)]
     least = max(_ROUGHLY, max(shares, default=0.0) / 2)
-    likely = sorted(range(len(every)), key=lambda at: -shares[at])[:_FINALISTS]
+    likely = sorted(range(len(every)), key=shares.__getitem__, reverse=True)[:_FINALISTS]
 
     def order(fit: Finalist) -> tuple[float, int, int]:
         # What explains more first, then what would make less wrong that came right or is not in question.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, product, starmap
-from operator import or_
+from operator import attrgetter, or_
 from typing import Any, NamedTuple
 
 from ..model.case import Case
@@ -117,7 +117,7 @@ def _of_rows(text: str, seen: WrongRun) -> Iterator[Hypothesis]:
     sums = filter(_SUMS.__contains__, (*seen.own, *seen.wrong_names))
     delta = next(step for row, step in steps(family) if row.name == "delta")
     common = {"first": next(sums, seen.own[0]), "due": f"delta = {delta.formula}"}
-    for holes, rows in groupby(rows_of(text), key=lambda row: row.holes):
+    for holes, rows in groupby(rows_of(text), key=attrgetter("holes")):
         possible = [row for row in rows if eval(compiled(row.needs), {}, problem)]
         for way, row in product(_ways(holes, seen.case), possible):
             filling = {**way, **common, "value": eval(compiled(row.factor), {}, problem)}
@@ -227,11 +227,11 @@ _KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
     ("faults/python", _of_python),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
-    ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
-    ("faults/operands", lambda seen: _of_rows(fault_rows.OPERANDS, seen)),
-    ("faults/factors", lambda seen: _of_rows(fault_rows.FACTORS, seen)),
+    ("faults/formulas", partial(_of_rows, fault_rows.FORMULAS)),
+    ("faults/operands", partial(_of_rows, fault_rows.OPERANDS)),
+    ("faults/factors", partial(_of_rows, fault_rows.FACTORS)),
     ("faults/factors", _measured),
-    ("faults/sums", lambda seen: _of_rows(fault_rows.SUMS, seen)),
+    ("faults/sums", partial(_of_rows, fault_rows.SUMS)),
 )
 
 

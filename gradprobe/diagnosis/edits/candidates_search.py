@@ -257,7 +257,7 @@ class Search:
                 yield trial, result
 
     def _first_wrong(self, candidate: Candidate) -> tuple[LayoutRun | None, EditResult | None]:
-        runs = sorted(self._plain, key=lambda run: run.matches)
+        runs = sorted(self._plain, key=attrgetter("matches"))
         trials = [Trial(self._experiment.case, run.assigned) for run in runs]
         for run, result in zip(runs, self._all(candidate, trials), strict=True):
             if result is None or not result.matches:

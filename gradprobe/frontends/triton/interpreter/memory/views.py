@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from types import CodeType
 from typing import Any
 
@@ -127,7 +128,7 @@ class InterpretedLaunch:
             # One tensor under several names is taken by the name that the kernel has for it.
             owners.sort(key=lambda other: other.name.lower() != view.name.lower())
             if owners:
-                owner = min(owners, key=lambda other: other.elements.count)
+                owner = min(owners, key=attrgetter("elements.count"))
                 self.views[number] = replace(view, name=owner.name, known=owner)
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
