@@ -111,13 +111,13 @@ def _filled(text: str, words: Mapping[str, Any]) -> str:
 # --- rows of formulas
 
 
-def _of_rows(text: str, seen: WrongRun) -> Iterator[Hypothesis]:
+def _of_rows(name: str, seen: WrongRun) -> Iterator[Hypothesis]:
     problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
     plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
     sums = filter(_SUMS.__contains__, (*seen.own, *seen.wrong_names))
     delta = next(step for row, step in steps(family) if row.name == "delta")
     common = {"first": next(sums, seen.own[0]), "due": f"delta = {delta.formula}"}
-    for holes, rows in groupby(rows_of(text), key=attrgetter("holes")):
+    for holes, rows in groupby(rows_of(getattr(fault_rows, name)), key=attrgetter("holes")):
         possible = [row for row in rows if eval(compiled(row.needs), {}, problem)]
         for way, row in product(_ways(holes, seen.case), possible):
             filling = {**way, **common, "value": eval(compiled(row.factor), {}, problem)}
@@ -220,18 +220,18 @@ def _measured(seen: WrongRun) -> Iterator[Hypothesis]:
 
 def _of_python(seen: WrongRun) -> Iterator[Hypothesis]:
     if not seen.launches and seen.x.n_query == seen.x.n_key:
-        yield from _of_rows(fault_rows.PYTHON, seen)
+        yield from _of_rows("PYTHON", seen)
 
 
 _KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
     ("faults/python", _of_python),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
-    ("faults/formulas", partial(_of_rows, fault_rows.FORMULAS)),
-    ("faults/operands", partial(_of_rows, fault_rows.OPERANDS)),
-    ("faults/factors", partial(_of_rows, fault_rows.FACTORS)),
+    ("faults/formulas", partial(_of_rows, "FORMULAS")),
+    ("faults/operands", partial(_of_rows, "OPERANDS")),
+    ("faults/factors", partial(_of_rows, "FACTORS")),
     ("faults/factors", _measured),
-    ("faults/sums", partial(_of_rows, fault_rows.SUMS)),
+    ("faults/sums", partial(_of_rows, "SUMS")),
 )
 
 
