@@ -4,7 +4,7 @@
 
 A copy of kernels/triton/lazy.py is watched. Each save of it changes one of its kernels, in turn, and is followed by a
 cold check, so that a busy machine slows both. Medians; the ratios are those of one pair. Last comes the memory of the
-process that waits and of the one that it forks from, after the first save and after the last.
+process that waits, after the first save and after the last.
 
 With --wrong every save of a kernel is followed by one of a wrong stride: then what is measured is how soon the layout
 that failed is known to be right again.
@@ -126,7 +126,7 @@ def main() -> None:
                 took[kernel, name].append(
                     (time.perf_counter() - start, processor(watch.pid) - before)
                 )
-            held.append([resident(watch.pid), *map(resident, children(watch.pid)[:1])])
+            held.append(resident(watch.pid))
             took[kernel, "cold"].append(cold(words))
         watch.send_signal(signal.SIGINT)
         watch.wait()
@@ -137,10 +137,7 @@ def main() -> None:
         ratios = [statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1)]
         shown = f"{wall:6.2f} s, {used:6.2f} s of processor: {ratios[0]:.2f} and {ratios[1]:.2f} of cold"
         print(f"  {kernel:<23} {name:<13} {shown}")
-    for name, (first, *_, last) in zip(("waits", "forks"), zip(*held, strict=True), strict=True):
-        print(
-            f"  the process that {name} holds {first:.0f} MB after the first save, {last:.0f} MB after the last"
-        )
+    print(f"  it holds {held[0]:.0f} MB after the first save, {held[-1]:.0f} MB after the last")
 
 
 if __name__ == "__main__":

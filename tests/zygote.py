@@ -202,7 +202,6 @@ def _is_gradprobe(program: Program) -> bool:
         return os.path.basename(program.what) == "gradprobe"
     own = (
         "from gradprobe.processes.child import main",
-        "from gradprobe.processes.warm import main",
         "from gradprobe.cli import main; ",
     )
     return any(words in program.what for words in own)
@@ -347,10 +346,7 @@ def _forked_server(
 
 
 def _forked_away() -> int:
-    """Forks a process that whoever inherits orphans gets as its child. Returns its number, and 0 in itself.
-
-    As in `processes.warm`, which no program that is forked off here may find imported.
-    """
+    """Forks a process that whoever inherits orphans gets as its child. Returns its number, and 0 in itself."""
     reading, writing = os.pipe()
     if between := os.fork():
         os.close(writing)

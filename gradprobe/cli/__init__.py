@@ -57,11 +57,8 @@ def _checks(words: list[str]) -> bool:
     )
 
 
-# What a check needs and what torch does not: it is imported while torch's library is loaded.
-_WITHOUT_TORCH = (
-    *("numpy", "asyncio", "unittest.mock"),
-    *("gradprobe.runtime.run", "gradprobe.targets.find"),
-)
+IMPORTED_EARLY = ("torch", "gradprobe.pipeline.probe")
+"""What every check needs, and its process can import before it is told of it."""
 
 
 def _begun_early() -> Any:
@@ -71,7 +68,7 @@ def _begun_early() -> Any:
 
     if cores() < 2:
         return contextlib.nullcontext()
-    return begun_early((*_WITHOUT_TORCH, "torch", "gradprobe.pipeline.probe"))
+    return begun_early(IMPORTED_EARLY)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,7 @@
-"""`gradprobe watch`: the check once more at each save, in a process that has torch and Triton already."""
+"""`gradprobe watch`: the check once more at each save, in a process that has imported torch meanwhile."""
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import sys
@@ -15,7 +14,7 @@ from rich.text import Text
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome
 from ..commands.suite.plan import PlannedCheck
-from ..commands.warm_check import (
+from ..commands.watched_files import (
     Sources,
     at_first,
     digest,
@@ -30,9 +29,10 @@ from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report
 from ..processes.each import AbandonedWork, abandoned_when
-from ..processes.warm import warm_process
+from ..processes.process import begin_child, begun_early
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, show, terminal, write_as_is
+from . import IMPORTED_EARLY
 from . import shared_options as shared
 from .checks import say
 from .report_forms import Forms, failures_told
@@ -52,7 +52,7 @@ def watch(
 ) -> None:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 
-    Torch and Triton stay loaded. How the first layout stands is told before the rest. Ctrl-C ends it.
+    Torch is imported between saves. How the first layout stands is told before the rest. Ctrl-C ends it.
     """
     request = shared.request_of(target, family, options, reference)
     with failures_told(json_file, request.command("watch"), show_traceback, request.target):
@@ -68,8 +68,9 @@ def watch(
             return PlannedCheck("", settings.over(request), chosen=chosen), how
 
         watched = _Watch(plan, Forms.json(json_file))
-        words = json.dumps({**watched.planned.request.options})
-        with warm_process("gradprobe.commands.warm_check:prepare", words):
+        # Python takes bytecode for that of a text of the same length, saved in the same second.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        with begun_early(IMPORTED_EARLY):
             watched.go_on()
 
 
@@ -95,6 +96,7 @@ class _Watch:
                 saved = self._sources.settled()
             else:
                 self._show(checked, time.time() - begun)
+                begin_child(IMPORTED_EARLY)
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
             _clear()

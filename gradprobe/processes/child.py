@@ -1,4 +1,4 @@
-"""The child's side: an interpreter that makes one worker and calls it for each item; and what it has of its parent."""
+"""The child's side: an interpreter that makes one worker and calls it for each item, and the messages it sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import faulthandler
 import gc
 import importlib
-import importlib.util
 import os
 import pickle
 import queue
@@ -18,29 +17,26 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from .ended import raised_of
-from .resource_limits import one_for_numpy, words_of_loss
+from .resource_limits import one_for_numpy, setting_environment, words_of_loss
 
-# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
-START_LIMIT = 180.0
 # The signal by which the parent asks a child that is late for its stack.
 WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str] = ()) -> None:
+def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) -> None:
     """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
     Args:
-        stacks: a descriptor for the stack of a crash, so that it is apart from what a target writes.
+        stacks: a descriptor for the stack of a crash, apart from what a target writes.
         early: modules to import before it is told what to do.
     """
-    os.set_inheritable(descriptor, False)
-    os.set_inheritable(stacks, False)
-    _say_where_it_ends(stacks)
+    for own in (descriptor, stacks):
+        os.set_inheritable(own, False)
+    _write_stacks_to(stacks)
     if with_parent:
         # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
         dies_with_parent()
@@ -49,33 +45,32 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str] =
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
     one_for_numpy()
     gc.disable()  # importing torch makes a million objects and no garbage
-    worker = _worker(stream, received, early)
+    worker: Callable[[Any], Any] = repr
+
+    def make() -> None:
+        nonlocal worker
+        for module in filter(None, early):
+            importlib.import_module(module)
+        factory, setup, environment = pickle.loads(received.get())
+        os.environ.update(environment)
+        worker = worker_of(factory, pickle.loads(setup))
+
+    kind, payload = _answer(make)
+    send(stream, kind, payload)
+    if kind != ANSWER:
+        sys.exit(1)
     gc.freeze()
     gc.enable()
     with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
         while True:
-            send(stream, *_answered(worker, received.get()))
+            item = received.get()
+            send(stream, *_answer(lambda: worker(pickle.loads(item))))  # noqa: B023 - called at once
 
 
 def dies_with_parent() -> None:
     """Has the system end this process with its parent."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _say_where_it_ends(stacks: int) -> None:
-    """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
-    stack_goes_to(stacks)
-    faulthandler.enable(stacks)
-    faulthandler.register(WHERE, stacks, all_threads=False)
-    process, leave = os.getpid(), os._exit
-
-    def leaving(status: int) -> None:
-        if os.getpid() == process:  # not in a fork that the target made, which may well end so
-            faulthandler.dump_traceback(stacks, all_threads=False)
-        leave(status)
-
-    os._exit = leaving  # type: ignore[assignment]
 
 
 def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
@@ -91,66 +86,26 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _worker(
-    stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]
-) -> Callable[[Any], Any]:
-    """Makes the worker and reports it to the parent. Where that fails, this process ends."""
-    try:
-        _import(list(filter(None, early)))
-        factory, setup, environment = pickle.loads(received.get())
-        os.environ.update(environment)
-        worker = worker_of(factory, pickle.loads(setup))
-    except BaseException as error:
-        send(stream, UNREADY, pickle.dumps(raised_of(error)))
-        sys.exit(1)
-    send(stream, READY, b"")
-    return worker
-
-
-def _import(modules: Sequence[str]) -> None:
-    """Imports modules; where torch is one of them, its library is loaded beside those before it."""
-    loading = threading.Thread(target=_load_torchs_library, daemon=True)
-    if "torch" in modules and "torch" not in sys.modules:
-        loading.start()
-    for module in modules:
-        if module == "torch" and loading.is_alive():
-            loading.join()
-        importlib.import_module(module)
-
-
-def _load_torchs_library() -> None:
-    """A fifth of the import of a torch without CUDA, in which no Python runs. What torch loads before it, comes before.
-
-    Where it cannot be loaded, the import says why.
-    """
-    spec = importlib.util.find_spec("torch")
-    folder = os.path.join(os.path.dirname((spec and spec.origin) or ""), "lib")
-    if sys.platform == "linux" and not os.path.exists(os.path.join(folder, "libtorch_cuda.so")):
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(os.path.join(folder, "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
-            ctypes.CDLL(os.path.join(folder, "libtorch_cpu.so"))
-
-
 def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
     """An instance of `package.module:Class`, made from its setup."""
     module, _, name = factory.partition(":")
     return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
 
 
-def _answered(worker: Callable[[Any], Any], payload: bytes) -> tuple[bytes, bytes]:
-    """The message that answers an item. Any exception of the worker is an answer, also one that ends a process.
+def _answer(work: Callable[[], Any]) -> tuple[bytes, bytes]:
+    """The message that says how some work ended. Any exception is an answer, also one that ends a process.
 
-    Where the item cost this process its device, neither its result nor anything later means anything.
+    Where the work cost this process its device, neither its result nor anything later means anything.
     """
     try:
-        answer = ANSWER, pickle.dumps(worker(pickle.loads(payload)), pickle.HIGHEST_PROTOCOL)
+        answer = ANSWER, pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         answer = RAISED, pickle.dumps(raised_of(error))
     lost = words_of_loss()
     return answer if lost is None else (LOST, lost.encode())
 
 
-READY, UNREADY, TOLD, ANSWER, RAISED, LOST = b"r", b"u", b"t", b"a", b"x", b"l"
+TOLD, ANSWER, RAISED, LOST = KINDS = b"t", b"a", b"x", b"l"
 _HEAD = struct.Struct("!cQ")
 # No result is longer, so a greater length is something else that was written on the stream.
 _LONGEST = 1 << 40
@@ -173,7 +128,7 @@ class Frames:
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Adds a piece, and yields the (kind, payload) of every message that is now complete.
+        """Adds a piece, and yields (kind, payload) of every message that is now complete.
 
         Raises:
             ForeignOutput: the bytes cannot be the beginning of a message.
@@ -181,7 +136,7 @@ class Frames:
         self._held += piece
         while len(self._held) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._held)
-            if kind not in (READY, UNREADY, TOLD, ANSWER, RAISED, LOST) or length > _LONGEST:
+            if kind not in KINDS or length > _LONGEST:
                 raise ForeignOutput
             end = _HEAD.size + length
             if len(self._held) < end:
@@ -210,31 +165,30 @@ def heard_by(listener: Callable[[Any], object]) -> Iterator[None]:
         _listeners.pop()
 
 
-_stacks: list[int] = []
-"""The file that a child writes its stack to."""
+_stack_files: list[int] = []
 
 
-def stack_goes_to(descriptor: int) -> None:
-    """Says where the stack of this process is written."""
-    _stacks.append(descriptor)
+def _write_stacks_to(stacks: int) -> None:
+    """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
+    _stack_files.append(stacks)
+    faulthandler.enable(stacks)
+    faulthandler.register(WHERE, stacks, all_threads=False)
+    process, leave = os.getpid(), os._exit
+
+    def leave_with_stack(status: int) -> None:
+        if os.getpid() == process:  # not in a fork that the target made, which may well end so
+            faulthandler.dump_traceback(stacks, all_threads=False)
+        leave(status)
+
+    os._exit = leave_with_stack  # type: ignore[assignment]
 
 
 def add_to_stack(file: str, line: int, function: str) -> None:
     """Writes a stack of one line, as faulthandler does; nothing where nobody reads it. The last one counts."""
-    for descriptor in _stacks[-1:]:
+    for descriptor in _stack_files:
         with contextlib.suppress(OSError):
             words = f'Current thread (most recent call first):\n  File "{file}", line {line} in {function}\n'
             os.write(descriptor, words.encode("ascii", "backslashreplace"))
-
-
-def surroundings() -> tuple[object, ...]:
-    """What a process has of its parent: its environment, its search path and its folder."""
-    return dict(os.environ), search_path(), os.getcwd()
-
-
-def search_path() -> list[str]:
-    """Where this process looks for modules."""
-    return [entry for entry in sys.path if isinstance(entry, str)]
 
 
 # Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
@@ -249,14 +203,8 @@ _CACHES = (
 @contextlib.contextmanager
 def fresh_caches() -> Iterator[None]:
     """While open, whatever is started finds every cache of compiled kernels empty."""
-    before = {name: os.environ[name] for name in _CACHES if name in os.environ}
     fresh = tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True)
     with fresh as folder:
-        for name in _CACHES:
-            os.environ[name] = str(Path(folder) / name.lower())
-        try:
+        folders = {name: os.path.join(folder, name.lower()) for name in _CACHES}
+        with setting_environment(folders):
             yield
-        finally:
-            for name in _CACHES:
-                del os.environ[name]
-            os.environ.update(before)

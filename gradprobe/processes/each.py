@@ -14,21 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import resource_limits as limits
-from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
-from .ended import (
-    CRASH,
-    DEVICE,
-    MEMORY,
-    TIMEOUT,
-    Crash,
-    TaskResult,
-    WorkerException,
-    raised_of,
-    words_of,
-)
+from .child import ANSWER, LOST, RAISED, TOLD, heard_by, worker_of
+from .ended import CRASH, DEVICE, TIMEOUT, Crash, TaskResult, raised_of, words_of
 from .process import Child, ChildMessage, next_child
 from .resource_limits import gpus
 
+# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
+START_LIMIT = 180.0
 # Seconds between two questions whether anybody still wants what is made.
 _ASK = 0.1
 
@@ -59,7 +51,6 @@ def run_each(
     workers: int = 1,
     grows: bool = False,
     alike: Callable[[Any], Hashable] = lambda item: None,
-    start_limit: float = START_LIMIT,
     echo: Callable[[str], object] | None = None,
     told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[TaskResult]:
@@ -68,6 +59,7 @@ def run_each(
     Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends only
     its own item, and another takes its place. When the iterator ends or is closed, all children and their process
     groups are gone. Together they take no more memory than `limits.limit` allows, and none more than its share.
+    Where no child ever was ready, or two in a row were not, all remaining items end as that child did.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
@@ -76,16 +68,14 @@ def run_each(
         grows: whether the list will: then every child is started at once, for what comes after the first items.
         alike: a child goes on with an item of the same value as its last one where one is left: what that compiled or
             cached serves again.
-        start_limit: seconds for a child to be ready. Where no child ever was ready, or two in a row were not, all
-            remaining items end as that child did.
         echo: called in another thread with what the children write on stdout and stderr, as it comes.
-        told: called with the index of an item and a value that its worker tells (`telling.tell`) before the item ends.
+        told: called with the index of an item and a value that its worker tells (`tell`) before the item ends.
 
     Raises:
         Failure: no process can be started at all.
         AbandonedWork: as `abandoned_when` says.
     """
-    crew = _Crew(factory, setup, items, timeout, workers, grows, alike, start_limit, echo, told)
+    crew = _Crew(factory, setup, items, timeout, workers, grows, alike, echo, told)
     try:
         yield from crew.ends()
     finally:
@@ -119,7 +109,6 @@ class _Crew:
     workers: int
     grows: bool
     alike: Callable[[Any], Hashable]
-    start_limit: float
     echo: Callable[[str], object] | None
     told: Callable[[int, Any], object]
 
@@ -182,14 +171,12 @@ class _Crew:
     def _chosen(self, child: Child) -> int:
         """The first item that is like this child's last one, else the first of all."""
         chosen = self._left[0]
-        if child in self._latest:
-            alike = (at for at in self._left if self._kind(at) == self._latest[child])
-            chosen = next(alike, chosen)
-        self._latest[child] = self._kind(chosen)
+        for index in self._left:
+            if self.alike(self.items[index]) == self._latest.get(child):
+                chosen = index
+                break
+        self._latest[child] = self.alike(self.items[chosen])
         return chosen
-
-    def _kind(self, index: int) -> Hashable:
-        return self.alike(self.items[index])
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
@@ -207,7 +194,7 @@ class _Crew:
     def _limit(self, child: Child) -> float:
         """The time at which a child is late."""
         if not child.ready:
-            return child.since + self.start_limit
+            return child.since + START_LIMIT
         is_free = self.timeout is None or child.index is None
         return math.inf if is_free else child.since + (self.timeout or 0.0)
 
@@ -215,16 +202,16 @@ class _Crew:
         child = heard.child
         if child not in self.children:
             return []
-        if heard.kind is None:
-            return self._died(child)
-        if heard.kind == READY:
+        if heard.kind is None or heard.kind == LOST:
+            return self._died(child, heard.payload.decode())
+        if not child.ready:
+            if heard.kind == RAISED:
+                self._stop(child)
+                return self._without_start(
+                    TaskResult(None, 0, raised=pickle.loads(heard.payload))
+                )
             child.ready, self._ever_ready, self._failed_starts = True, True, 0
             return []
-        if heard.kind == UNREADY:
-            self._stop(child)
-            return self._without_start(raised=pickle.loads(heard.payload))
-        if heard.kind == LOST:
-            return self._died(child, heard.payload.decode())
         assert child.index is not None
         if heard.kind == TOLD:
             self.told(child.index, pickle.loads(heard.payload))
@@ -246,11 +233,10 @@ class _Crew:
         self.children.remove(child)
         return child.stop()
 
-    def _died(self, child: Child, lost: str = "") -> list[TaskResult]:
+    def _died(self, child: Child, lost: str) -> list[TaskResult]:
         """The item that ends with a child that died or lost its device; `lost` says how."""
         seconds, code = time.monotonic() - child.since, self._stop(child)
-        words = lost or child.over or child.broken or words_of(code)
-        kind = DEVICE if lost else MEMORY if child.over else CRASH
+        kind, words = (DEVICE, lost) if lost else child.broken or (CRASH, words_of(code))
         return self._crashed(child, Crash(kind, words, child.tail, seconds, child.stack))
 
     def _late(self) -> list[TaskResult]:
@@ -267,16 +253,13 @@ class _Crew:
 
     def _crashed(self, child: Child, crash: Crash) -> list[TaskResult]:
         if not child.ready:
-            return self._without_start(
-                crash=replace(crash, words=f"{crash.words} while it started")
-            )
+            crash = replace(crash, words=f"{crash.words} while it started")
+            return self._without_start(TaskResult(None, 0, crash=crash))
         if child.index is None:
             return []
         return [TaskResult(self.items[child.index], child.index, crash=crash)]
 
-    def _without_start(
-        self, *, crash: Crash | None = None, raised: WorkerException | None = None
-    ) -> list[TaskResult]:
+    def _without_start(self, ended: TaskResult) -> list[TaskResult]:
         """The items that end with a child that failed to start: none where others work, else the next one, or all."""
         if any(other.ready for other in self.children):
             self.workers -= 1
@@ -285,4 +268,4 @@ class _Crew:
         hopeless = not self._ever_ready or self._failed_starts > 1
         count = len(self._left) if hopeless else min(1, len(self._left))
         lost = [self._left.popleft() for _ in range(count)]
-        return [TaskResult(self.items[index], index, None, crash, raised) for index in lost]
+        return [replace(ended, item=self.items[index], index=index) for index in lost]

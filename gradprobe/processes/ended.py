@@ -52,7 +52,7 @@ class Crash:
     kind: str
     """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much."""
     words: str
-    """What happened, such as "killed by SIGSEGV (segmentation fault)"; for a lost GPU, the driver's message."""
+    """Such as "killed by SIGSEGV (segmentation fault)"; of a lost GPU, the driver's message."""
     stderr_tail: str
     """The last lines that it wrote to stdout or stderr."""
     seconds: float

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.failures import UsageFailure
-from .child import search_path
 from .each import run_each
-from .process import MARK
+from .process import MARK, search_path
 
 _TAIL = 1 << 20
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
@@ -34,7 +33,7 @@ def gradprobe_command(*words: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Program:
-    command: Sequence[str]
+    command: tuple[str, ...]
     environment: Mapping[str, str]
 
 
@@ -45,7 +44,7 @@ class EndedProgram:
     """Its exit code as Popen gives it; None where it was late and was stopped."""
     seconds: float
     output: str
-    """The end of what it wrote to stdout and stderr."""
+    """The end of what it wrote to stdout and stderr; "" where it was stopped."""
 
 
 def run_programs(
@@ -59,53 +58,43 @@ def run_programs(
     Raises:
         UsageFailure: a command cannot be started.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        items = list[tuple[tuple[str, ...], dict[str, str], str]]()
-        for number, program in enumerate(programs):
-            output = os.path.join(folder, str(number))
-            items.append((tuple(program.command), dict(program.environment), output))
-        factory = f"{__name__}:ProgramWorker"
-        for ended in run_each(factory, None, items, timeout=timeout, workers=workers):
-            if ended.raised is not None:
-                raise ended.raised.failure
-            code, seconds = ended.result or (None, ended.crash.seconds if ended.crash else 0.0)
-            yield EndedProgram(ended.index, code, seconds, _tail(ended.item[-1]))
-
-
-def _tail(path: str) -> str:
-    if not os.path.exists(path):
-        return ""
-    with open(path, "rb") as output:
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
-        return output.read().decode(errors="replace")
+    factory = f"{__name__}:ProgramWorker"
+    for ended in run_each(factory, None, programs, timeout=timeout, workers=workers):
+        if ended.raised is not None:
+            raise ended.raised.failure
+        late = (None, ended.crash.seconds if ended.crash else 0.0, "")
+        yield EndedProgram(ended.index, *(ended.result or late))
 
 
 class ProgramWorker:
-    """Runs a command in a process group of its own, which is killed when it has ended."""
+    """Runs a program in a process group of its own, which is killed when it has ended."""
 
     def __init__(self, setup: None) -> None: ...
 
-    def __call__(self, item: tuple[tuple[str, ...], dict[str, str], str]) -> tuple[int, float]:
-        """Its exit code as Popen gives it, and its seconds."""
-        (command, environment, path), start = item, time.monotonic()
-        marked = {**environment, MARK: os.environ[MARK]}  # so that it is ended with this process
-        with open(path, "wb") as output:
+    def __call__(self, program: Program) -> tuple[int, float, str]:
+        """Its exit code as Popen gives it, its seconds, and the end of its output."""
+        start = time.monotonic()
+        # A file, since what it leaves in the background may hold a pipe open.
+        with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
-                    command,
+                    program.command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=marked,
+                    # Marked, so that it is ended with this process.
+                    env={**program.environment, MARK: os.environ[MARK]},
                     start_new_session=True,
                 )
             except OSError as error:
-                words = f"{shlex.join(command)}: cannot be started, {error.strerror}"
+                words = f"{shlex.join(program.command)}: cannot be started, {error.strerror}"
                 raise UsageFailure(words) from error
             code = process.wait()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-        return code, time.monotonic() - start
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
+            written = output.read().decode(errors="replace")
+        return code, time.monotonic() - start, written
 
 
 def run_in_foreground(

@@ -14,8 +14,8 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from .child import dies_with_parent, heard_by
@@ -23,7 +23,7 @@ from .child import dies_with_parent, heard_by
 # How much longer than a fork may compute it may take in all, where others have the processors.
 _PATIENCE = 10
 CROWDED: set[int] = set()
-"""The process, where others beside it have the cores: a fork, or one of several that run tests."""
+"""The process, where it is a fork, or one of several that run tests."""
 Done = TypeVar("Done")
 
 
@@ -41,20 +41,14 @@ def may_fork() -> bool:
 class ParallelWork(Generic[Done]):
     """Work that a fork does while this process goes on."""
 
-    def __init__(
-        self,
-        work: Callable[[], Done],
-        *,
-        is_waited_for: bool = False,
-        computes: int | None = None,
-    ) -> None:
-        """`is_waited_for` and `computes` as of `Forks`."""
+    def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
+        """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
         self._work, self._answer = work, b""
         self.done: tuple[Done] | None = None
         """What it returned; None before, and where it came to no end."""
-        self.is_over, self.since = False, time.monotonic()
+        self.is_over = False
+        self.late = time.monotonic() + (math.inf if computes is None else _PATIENCE * computes)
         self.descriptor, writing = os.pipe()
-        is_crowded = not is_waited_for or os.getpid() in CROWDED
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -63,8 +57,7 @@ class ParallelWork(Generic[Done]):
             self.process = os.fork()
         if self.process == 0:
             os.close(self.descriptor)
-            if is_crowded:
-                CROWDED.add(os.getpid())
+            CROWDED.add(os.getpid())
             if computes is not None:
                 resource.setrlimit(resource.RLIMIT_CPU, (computes, computes))
             _run(work, writing)
@@ -72,20 +65,16 @@ class ParallelWork(Generic[Done]):
 
     def result(self) -> Done:
         """What it returned; where the fork came to no end, it is done here."""
-        self._wait(None)
+        self.answer(math.inf)
         return self._work() if self.done is None else self.done[0]
 
     def answer(self, seconds: float) -> Done | None:
         """What it returned; None where the fork came to no end, or to none in so many seconds more."""
-        self._wait(time.monotonic() + seconds)
+        until = time.monotonic() + seconds
+        while not self.is_over:
+            if not _hear([self], until):
+                self.end()
         return None if self.done is None else self.done[0]
-
-    def _wait(self, until: float | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.descriptor, selectors.EVENT_READ)
-            while not self.is_over:
-                left = None if until is None else max(0.0, until - time.monotonic())
-                self.hear() if selector.select(left) else self.end()
 
     def hear(self) -> None:
         """Reads what has come of its answer; behind the last piece it is over."""
@@ -115,6 +104,18 @@ class ParallelWork(Generic[Done]):
         self.end()
 
 
+def _hear(forks: Sequence[ParallelWork[Any]], until: float) -> bool:
+    """Waits for a piece of an answer, and reads what has come; False where nothing has until then."""
+    left = until - time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        for fork in forks:
+            selector.register(fork.descriptor, selectors.EVENT_READ, fork)
+        ready = selector.select(None if left == math.inf else max(0.0, left))
+    for key, _ in ready:
+        key.data.hear()
+    return bool(ready)
+
+
 def _run(work: Callable[[], Any], writing: int) -> NoReturn:
     """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
@@ -136,41 +137,23 @@ def _run(work: Callable[[], Any], writing: int) -> NoReturn:
     raise AssertionError("a killed process goes on")
 
 
-@dataclass(eq=False)
-class _Work:
-    key: Any
-    do: Callable[[], Any]
-    fork: ParallelWork[Any] | None = None
-    """None before it is begun."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.fork is not None and self.fork.is_over
-
-
 class Forks:
-    """Work that waits, and the forks that do it."""
+    """Work that waits, and the forks that do it; both in order."""
 
-    def __init__(
-        self, at_once: int, *, is_waited_for: bool = False, computes: int | None = None
-    ) -> None:
-        """Args:
-        is_waited_for: whether this process does nothing meanwhile, so that a fork may have forks of its own.
-        computes: the seconds of a processor that one fork may take. They are the same on a busy machine, where a
-            fork is waited for `_PATIENCE` times as long.
-        """
-        self._is_waited_for, self._at_once, self._computes = is_waited_for, at_once, computes
-        self._longest = math.inf if computes is None else _PATIENCE * computes
-        self._works: deque[_Work] = deque()
-        """All whose answers were not given, in order."""
+    def __init__(self, at_once: int, *, computes: int | None = None) -> None:
+        """`computes`: of each fork, which is waited for `_PATIENCE` times as long."""
+        self._at_once = at_once
+        self._fork = partial(ParallelWork[Any], computes=computes)
+        self._waiting = deque[tuple[Any, Callable[[], Any]]]()
+        self._begun = deque[tuple[Any, ParallelWork[Any]]]()
 
     def __len__(self) -> int:
         """How many answers are still to be given."""
-        return len(self._works)
+        return len(self._waiting) + len(self._begun)
 
     def add(self, key: Any, work: Callable[[], Any]) -> None:
         """Has the work done in a fork, at once or as soon as there is room."""
-        self._works.append(_Work(key, work))
+        self._waiting.append((key, work))
         self._start()
 
     def answers(self, until: float) -> Iterator[tuple[Any, Any]]:
@@ -178,46 +161,34 @@ class Forks:
 
         Ends when nothing is left, or at a time by `time.monotonic`.
         """
-        while self._works and (self._works[0].is_over or time.monotonic() < until):
-            fork = self._works[0].fork
-            if fork is not None and fork.is_over:
-                yield self._works.popleft().key, None if fork.done is None else fork.done[0]
+        while self:
+            if self._begun and self._begun[0][1].is_over:
+                key, fork = self._begun.popleft()
+                yield key, None if fork.done is None else fork.done[0]
+            elif time.monotonic() >= until:
+                return
             else:
                 self._start()
-                self._hear(until)
+                _hear(self._running, min(until, *(fork.late for fork in self._running)))
+                for fork in self._running:
+                    if time.monotonic() > fork.late:
+                        fork.end()
 
     def _start(self) -> None:
-        for work in self._works:
-            if len(self._running) >= self._at_once:
-                return
-            if work.fork is None:
-                work.fork = ParallelWork(
-                    work.do, is_waited_for=self._is_waited_for, computes=self._computes
-                )
+        while self._waiting and len(self._running) < self._at_once:
+            key, work = self._waiting.popleft()
+            self._begun.append((key, self._fork(work)))
 
     @property
     def _running(self) -> list[ParallelWork[Any]]:
-        return [work.fork for work in self._works if work.fork and not work.fork.is_over]
-
-    def _hear(self, until: float) -> None:
-        """Reads what forks answer, once one does; ends those that only wait."""
-        running = self._running
-        late = min(until, min(fork.since for fork in running) + self._longest)
-        with selectors.DefaultSelector() as selector:
-            for fork in running:
-                selector.register(fork.descriptor, selectors.EVENT_READ, fork)
-            ready = {key.data for key, _ in selector.select(max(0.0, late - time.monotonic()))}
-        for fork in running:
-            if fork in ready:
-                fork.hear()
-            elif time.monotonic() - fork.since > self._longest:
-                fork.end()
+        return [fork for _, fork in self._begun if not fork.is_over]
 
     def drop(self) -> None:
         """Ends all that is under way, and forgets what waits."""
         for fork in self._running:
             fork.end()
-        self._works.clear()
+        self._begun.clear()
+        self._waiting.clear()
 
     def __enter__(self) -> Forks:
         return self

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.failures import Failure
-from .child import READY, WHERE, ForeignOutput, Frames, search_path, send, surroundings
+from .child import ANSWER, WHERE, ForeignOutput, Frames, send
+from .ended import CRASH, MEMORY
 from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
-from .warm import WARM, ForkedChild, forked_from_warm
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -52,7 +53,7 @@ class Child:
 
         Args:
             early: modules that it imports meanwhile.
-            device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" where it sees what this process does.
+            device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" for those of this process.
 
         Raises:
             Failure: no process can be started.
@@ -62,18 +63,20 @@ class Child:
         self.index: int | None = None
         """The index of the item that it works on."""
         self.ready = False
-        self.over = self.broken = ""
-        """What says that it took too much memory, and what was wrong with its stream of messages."""
+        self.broken: tuple[str, str] | None = None
+        """Why it was killed: CRASH or MEMORY, and words."""
+        self.stack = ""
+        """Of one that was stopped: its stack when it crashed or was asked for it."""
         self.surroundings = _surroundings()
-        self._tail = self._stack = b""
         self._mark = secrets.token_hex(8)
+        self._tail, self._stack_start = b"", 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._stream, theirs = socket.socketpair()
         self._errors, writing = os.pipe()
-        self._stacks, stacks = os.pipe()
+        self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `stop`
         try:
-            self._process = self._started(early, theirs.fileno(), writing, stacks)
+            self._process = self._started(early, theirs.fileno(), writing)
         except OSError as error:
             self._close()
             words = f"no process can be started: {error.strerror}"
@@ -81,26 +84,15 @@ class Child:
         finally:
             theirs.close()
             os.close(writing)
-            os.close(stacks)
 
     def _started(
-        self, early: Sequence[str], answers: int, writing: int, stacks: int
-    ) -> subprocess.Popen[bytes] | ForkedChild:
-        words = (str(threading.current_thread() is threading.main_thread()), ",".join(early))
-        can_fork = WARM and not self.device
-        if can_fork and (fork := forked_from_warm(words, (answers, writing, stacks))):
-            return fork
+        self, early: Sequence[str], answers: int, writing: int
+    ) -> subprocess.Popen[bytes]:
+        stacks = self._stacks.fileno()
+        in_main = threading.current_thread() is threading.main_thread()
+        words = (str(answers), str(stacks), str(in_main), ",".join(early), *search_path())
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-u",
-                "-c",
-                _START,
-                str(answers),
-                str(stacks),
-                *words,
-                *search_path(),
-            ],
+            [sys.executable, "-u", "-c", _START, *words],
             stdin=subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,
@@ -118,7 +110,7 @@ class Child:
         workers: int,
         most: int,
     ) -> None:
-        """Has it make its worker.
+        """Has it make its worker, which it answers as an item.
 
         Args:
             echo: called with what it writes to stdout or stderr, as it comes.
@@ -129,14 +121,18 @@ class Child:
         self._listener.start()
         # Of a child of one of several, all of those share the cores too.
         sharing = workers * int(os.environ.get(SHARED_BY, "1"))
-        shares = {SHARED_BY: str(sharing), MARK: self._mark, SHARE: str(most)}
-        self._send(pickle.dumps((factory, setup, shares)))
+        self._send(pickle.dumps((factory, setup, {SHARED_BY: str(sharing), SHARE: str(most)})))
 
     def give(self, index: int, payload: bytes) -> None:
         """Sends an item, pickled."""
         self.index, self.since = index, time.monotonic()
-        self._tail = self._stack = b""
+        self._tail, self._stack_start = b"", os.fstat(self._stacks.fileno()).st_size
         self._send(payload)
+
+    def _send(self, payload: bytes) -> None:
+        # A child that is dead is noticed by the listener; one that does not read is late.
+        with contextlib.suppress(OSError):
+            send(self._stream, ANSWER, payload)
 
     def say_where(self) -> None:
         """Has a child that is late write its stack."""
@@ -151,30 +147,27 @@ class Child:
             self._listener.join()
             _end_leftovers(self._mark)
         code = self._process.wait()
+        self.stack = self._read_stack()
         self._close()
         return code
 
     def _close(self) -> None:
         self._stream.close()
         os.close(self._errors)
-        os.close(self._stacks)
+        self._stacks.close()
 
     @property
     def tail(self) -> str:
         """The last lines that it has written since it got its item."""
         return "\n".join(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
-    @property
-    def stack(self) -> str:
-        """Its stack when it crashed or was asked, without the list of compiled modules; "" where there is none."""
-        lines = self._stack.decode(errors="replace").splitlines()
-        kept = [line for line in lines if not line.startswith("Extension modules:")]
-        return "\n".join(kept).strip()
-
-    def _send(self, payload: bytes) -> None:
-        # A child that is dead is noticed by the listener; one that does not read is late.
-        with contextlib.suppress(OSError):
-            send(self._stream, READY, payload)
+    def _read_stack(self) -> str:
+        """Without the list of compiled modules."""
+        written = os.pread(self._stacks.fileno(), _TAIL_BYTES, self._stack_start)
+        lines = written.decode(errors="replace").splitlines()
+        return "\n".join(
+            line for line in lines if not line.startswith("Extension modules:")
+        ).strip()
 
     def _kill(self) -> None:
         """Kills the group. This is safe only before the process is waited for: its id may then be another process's."""
@@ -183,67 +176,63 @@ class Child:
                 kill(self._process.pid, signal.SIGKILL)
 
     def _listen(self) -> None:
-        """Reads all streams as they come, so that the child never blocks, and puts its end among the events."""
+        """Reads both streams as they come, so that the child never blocks, and puts its end among the events."""
         frames, closed = Frames(), 0.0
         with selectors.DefaultSelector() as selector:
-            for stream in (self._stream, self._errors, self._stacks):
+            for stream in (self._stream, self._errors):
                 selector.register(stream, selectors.EVENT_READ)
-            while self._lives() and not self._is_over():
+            while self.lives() and not self._takes_too_much():
                 if closed and time.monotonic() - closed > _CLOSING:
                     break
-                if not self._read(selector, frames, _LOOK) and not closed:
+                self._read(selector, frames, _LOOK)
+                if not closed and (self.broken or self._stream not in selector.get_map()):
                     closed = time.monotonic()
-            if self._lives() and not self.broken:
-                self.broken = "closed the stream that it answers on"
+            if self.lives() and not self.broken:
+                self.broken = CRASH, "closed the stream that it answers on"
             self._kill()
             over = time.monotonic() + _CLOSING
             while time.monotonic() < over and selector.select(0):
                 self._read(selector, frames, 0)
         self._events.put(ChildMessage(self, None))
 
-    def _is_over(self) -> bool:
-        """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
-        if held_by(self._process.pid) > self._most:
-            size = in_words(self._most)
-            self.over = f"stopped when it took more than {size} of memory (--max-memory)"
-        return bool(self.over)
+    def _takes_too_much(self) -> bool:
+        """The parent asks, since a child that is busy in C cannot."""
+        if held_by(self._process.pid) <= self._most:
+            return False
+        size = in_words(self._most)
+        self.broken = MEMORY, f"stopped when it took more than {size} of memory (--max-memory)"
+        return True
 
-    def _lives(self) -> bool:
+    def lives(self) -> bool:
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, how) is None
 
-    def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
-        """Reads what has come; False once no more messages can come."""
+    def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> None:
+        """Reads what has come, and of a stream that is closed no more."""
         for key, _ in selector.select(wait):
-            piece = self._piece(key.fd)
+            try:
+                piece = os.read(key.fd, 1 << 20)
+            except OSError:  # the other end may reset the stream
+                piece = b""
             if not piece:
                 selector.unregister(key.fileobj)
-            elif key.fd == self._stacks:
-                self._stack = (self._stack + piece)[-_TAIL_BYTES:]
             elif key.fd == self._errors:
-                self._write(piece)
+                self._keep(piece)
             elif not self.broken:
                 self._hear(frames, piece)
-        return self._stream in selector.get_map() and not self.broken
 
-    def _write(self, piece: bytes) -> None:
+    def _keep(self, piece: bytes) -> None:
         self._tail = (self._tail + piece)[-_TAIL_BYTES:]
         if self._echo is not None:
             with contextlib.suppress(OSError):  # whoever reads it has left (`2>&1 | head -1`)
                 self._echo(self._decode(piece))
-
-    def _piece(self, descriptor: int) -> bytes:
-        try:
-            return os.read(descriptor, 1 << 20)
-        except OSError:  # the other end may reset the stream
-            return b""
 
     def _hear(self, frames: Frames, piece: bytes) -> None:
         try:
             for kind, payload in frames.feed(piece):
                 self._events.put(ChildMessage(self, kind, payload))
         except ForeignOutput:
-            self.broken = "wrote something else on the stream that it answers on"
+            self.broken = CRASH, "wrote something else on the stream that it answers on"
 
 
 MARK = "GRADPROBE_CHILD"
@@ -270,21 +259,32 @@ def _marked(word: bytes) -> Iterator[int]:
                 yield int(folder.name)
 
 
+def search_path() -> list[str]:
+    """Where this process looks for modules."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 def _surroundings() -> tuple[object, ...]:
-    return *surroundings(), threading.get_ident()
+    """What a child has of this process, and with which thread it ends."""
+    return dict(os.environ), search_path(), os.getcwd(), threading.get_ident()
 
 
 _waiting: list[Child] = []
 
 
-@contextlib.contextmanager
-def begun_early(modules: Sequence[str]) -> Iterator[None]:
-    """Starts the next child, which imports these modules meanwhile; ends it where nobody took it.
+def begin_child(modules: Sequence[str]) -> None:
+    """Starts the next child, which imports these modules meanwhile.
 
-    Where it cannot be started nothing happens: the child says why.
+    Where it cannot be started nothing happens: the child that is asked for says why.
     """
     with contextlib.suppress(Failure):
         _waiting.append(Child(modules))
+
+
+@contextlib.contextmanager
+def begun_early(modules: Sequence[str]) -> Iterator[None]:
+    """`begin_child`; what nobody took by the end is ended."""
+    begin_child(modules)
     try:
         yield
     finally:
@@ -296,7 +296,7 @@ def next_child(device: str) -> Child:
     """The child that was begun early, unless what it has of this process has changed; else a new one."""
     while _waiting:
         begun = _waiting.pop()
-        if begun.surroundings == _surroundings() and not device:
+        if begun.surroundings == _surroundings() and not device and begun.lives():
             begun.since = time.monotonic()
             return begun
         begun.stop()

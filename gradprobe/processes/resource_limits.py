@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,12 +20,6 @@ SHARED_BY = "GRADPROBE_SHARED_BY"
 LEAST = 500 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# For control groups of version 2 and 1: controller, folder, limit, what is used, and what of that can be dropped.
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_VERSIONS = (
-    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("memory", "sys/fs/cgroup/memory", *_V1),
-)
 
 
 def parsed(word: str, where: str = "--max-memory") -> int:
@@ -60,6 +54,19 @@ def requested() -> int | None:
 
 
 @contextlib.contextmanager
+def setting_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """While open, these variables have these values, in this process and in what it starts."""
+    before = {name: os.environ[name] for name in values if name in os.environ}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
 def bounded(word: str | None) -> Iterator[None]:
     """While open, whatever runs, in this process or another, takes no more memory than was asked for.
 
@@ -69,17 +76,11 @@ def bounded(word: str | None) -> Iterator[None]:
     Raises:
         UsageFailure: from `parsed`, before anything runs.
     """
-    before = os.environ.get(VARIABLE)
     if word is not None:
         parsed(word)
-        os.environ[VARIABLE] = word
-    try:
+    with setting_environment({} if word is None else {VARIABLE: word}):
         requested()
         yield
-    finally:
-        if word is not None:
-            os.environ.pop(VARIABLE)
-            os.environ.update({} if before is None else {VARIABLE: before})
 
 
 def limit() -> int:
@@ -114,7 +115,7 @@ def cores() -> int:
 
 
 def free(root: Path = Path("/")) -> int:
-    """The bytes that are free on this machine and in every control group of this process."""
+    """The bytes that are free on this machine and in every control group (version 2) of this process."""
     return max(0, min([_of_the_machine(root), *_of_groups(root)]))
 
 
@@ -128,26 +129,23 @@ def _of_the_machine(root: Path) -> int:
 
 def _of_groups(root: Path) -> Iterator[int]:
     """What is left to each group of this process. In a container, its own group is the root that can be seen."""
-    lines: list[str] = []
+    top, path = root / "sys/fs/cgroup", ""
     with contextlib.suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        for controller, folder, most, used, cached in _VERSIONS:
-            if controller in controllers.split(","):
-                top = root / folder
-                for group in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
-                    if group.is_relative_to(top):
-                        with contextlib.suppress(OSError, ValueError):
-                            yield int((group / most).read_text()) - _used(group, used, cached)
+        match = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
+        path = match[1] if match else ""
+    for group in (top / path, *(top / path).parents):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            most, used = (int((group / f"memory.{of}").read_text()) for of in ("max", "current"))
+            cached = re.search(
+                r"^inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE
+            )
+            yield most - used + (int(cached[1]) if cached else 0)
 
 
-def _used(group: Path, used: str, cached: str) -> int:
-    found = int((group / used).read_text())
+def _text(file: Path) -> str:
     with contextlib.suppress(OSError):
-        match = re.search(rf"^{cached} (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
-        found -= int(match[1]) if match else 0
-    return found
+        return file.read_text()
+    return ""
 
 
 def words_of_loss() -> str | None:

@@ -111,11 +111,8 @@ def test_ten_saves_take_no_memory_and_leave_no_process(folder, how):
     for number in range(10):
         put("own.py", KERNEL + "\n" * (number + 1))
         watch.until()
-        pid = watch.process.pid
-        warm = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-        held.append((resident(pid), resident(warm)))
-    for sizes in zip(*held, strict=True):
-        assert max(sizes) - sizes[1] < 5
+        held.append(resident(watch.process.pid))
+    assert max(held) - held[1] < 5
     if how == "ctrl-c":
         watch.__exit__()
     else:

@@ -97,18 +97,9 @@ def test_work_that_nobody_waits_for_is_ended():
     assert not os.path.exists(f"/proc/{process}")
 
 
-def test_a_fork_that_is_waited_for_may_fork_and_one_beside_this_process_may_not(monkeypatch):
-    def allowed(**how):
-        with Forks(1, **how) as found:
-            found.add("", forks.may_fork)
-            return next(answer for _, answer in found.answers(time.monotonic() + 60))
-
-    assert (allowed(), allowed(is_waited_for=True)) == (False, True)
-    monkeypatch.setattr(forks, "CROWDED", {os.getpid()})
-    assert not allowed(is_waited_for=True)
-
-
-def test_beside_jax_nothing_is_forked(monkeypatch):
+def test_beside_jax_and_in_a_fork_nothing_is_forked(monkeypatch):
+    with ParallelWork(forks.may_fork) as fork:
+        assert fork.answer(60) is False
     assert forks.may_fork()
     monkeypatch.setitem(sys.modules, "jaxlib", sys)
     assert not forks.may_fork()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.processes import run_each
+from gradprobe.processes import each, run_each
 from gradprobe.processes.resource_limits import gpus
 from tests.sampling import sampled
 
@@ -252,9 +252,12 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
         ("Hanging", "no answer within 2 s"),
     ],
 )
-def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, words, tmp_path):
+def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(
+    worker, words, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(each, "START_LIMIT", 2.0)
     log = str(tmp_path / "log")
-    ends = list(run_each(f"tests.processes.workers:{worker}", log, range(40), start_limit=2.0))
+    ends = list(run_each(f"tests.processes.workers:{worker}", log, range(40)))
     assert [end.index for end in ends] == list(range(40))
     assert all(end.crash.words.startswith(words) for end in ends)
     assert {end.crash.kind for end in ends} == {"Crash" if worker == "Crashing" else "Timeout"}
@@ -315,7 +318,7 @@ def test_a_timeout_stops_grandchildren_too(tmp_path):
 
 SCRIPT = """
 import sys
-from gradprobe.processes import run_each
+from gradprobe.processes import each, run_each
 from gradprobe.processes.resource_limits import gpus
 items = [("twice", 1), ("{hang}",)]
 for end in run_each("tests.processes.workers:Doing", None, items):

@@ -21,6 +21,7 @@ from ...model.memory_finding import MemoryFinding
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
+from ...processes.resource_limits import VISIBLE, setting_environment
 from .outcome import (
     CheckMessages,
     CheckOutcome,
@@ -303,11 +304,12 @@ def with_interpreter(
     report = outcome.report
     if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
         return outcome
-    from .interpreted import is_compiled, small_case, with_causes_of, without_gpu
+    from .interpreted import is_compiled, small_case, with_causes_of
 
     if not is_compiled(planned, report):
         return outcome
-    with without_gpu():
+    # A process that a library takes to a GPU could not fork any more.
+    with setting_environment({VISIBLE: ""}):
         (ended,) = run_each(
             FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT
         )

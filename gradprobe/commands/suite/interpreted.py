@@ -5,9 +5,6 @@ Forks cannot share a GPU, and compiled code cannot be followed. The same target 
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 from msgspec import structs
@@ -20,7 +17,6 @@ from ...model.report import Diagnosis, Report
 from ...processes.ended import DEVICE
 from .plan import PlannedCheck
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 # A multiple of the usual tiles.
@@ -65,19 +61,6 @@ def is_compiled(planned: PlannedCheck, report: Report) -> bool:
     if report.target.backend != "triton" or report.case is None or planned.close_up is not None:
         return False
     return report.case.device == "cuda" and (report.error is None or report.error.kind == DEVICE)
-
-
-@contextlib.contextmanager
-def without_gpu() -> Iterator[None]:
-    """While open, processes that are started see no GPU: one that a library takes there could not fork any more."""
-    before = os.environ.get(_VISIBLE)
-    os.environ[_VISIBLE] = ""
-    try:
-        yield
-    finally:
-        del os.environ[_VISIBLE]
-        if before is not None:
-            os.environ[_VISIBLE] = before
 
 
 def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Report:

@@ -1,23 +1,19 @@
-"""What `watch` keeps warm, and which files it waits for."""
+"""Which files `watch` waits for."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
-import json
+import importlib.util
 import os
-import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..inputs.history import CheckRequest
 from ..model.failures import Failure, UsageFailure
-from ..processes import forks
-from ..targets.builtin import BUILTINS, FILES, has_driver
+from ..targets.builtin import BUILTINS, FILES
 from ..targets.find import parts_of
 from .settings import table_of
 from .suite.outcome import CheckOutcome
@@ -39,59 +35,6 @@ def refuse_without_watchfiles() -> None:
     if importlib.util.find_spec("watchfiles") is None:
         way_out = "pip install 'gradprobe[watch]'"
         raise Failure("watch needs watchfiles, which is not installed", way_out)
-
-
-# Of each family one kernel. Its types are those of the case, and what it computes is small.
-_REHEARSED = ("lazy", "flash")
-_OF_TYPES = {"dtype", "head_dim", "head_dim_v", "block_m", "block_n"}
-_SMALL = {"device": "cpu", "batch": 1, "heads": 1, "seqlen": 40}
-# Of gradprobe itself: what is a target, what runs in other programs, and what no check imports.
-_APART = {"kernels", "reference", "adapters", "templates", "testing", "startup", "cli", "on_ray"}
-
-
-def prepare(words: str) -> None:
-    """Of a warm process: imports what checks with some options need (JSON), with Triton in the mode that they choose.
-
-    It uses no device and no thread. Where Triton interprets it also runs kernels.
-    """
-    import torch
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
-
-    from ..processes.forks import ParallelWork
-
-    case = json.loads(words)
-    device, has_device = case.get("device", "auto"), False
-    if device != "cpu" and has_driver():
-        # Not here: it would begin to use the device.
-        with ParallelWork(torch.cuda.is_available) as asked:
-            has_device = asked.answer(seconds=60.0) or False
-    is_interpreted = not has_device and device != "cuda"
-    if is_interpreted:
-        os.environ["TRITON_INTERPRET"] = "1"
-        importlib.import_module("triton.runtime.interpreter")
-    importlib.import_module("triton.language")
-    import gradprobe
-
-    skipped = lambda name: None  # noqa: E731
-    for module in pkgutil.walk_packages(gradprobe.__path__, "gradprobe.", onerror=skipped):
-        if _APART.isdisjoint(module.name.split(".")):
-            importlib.import_module(module.name)
-    if is_interpreted:
-        _rehearse({name: word for name, word in case.items() if name in _OF_TYPES})
-
-
-def _rehearse(options: Mapping[str, Any]) -> None:
-    """Runs kernels of this tool's own once: what the interpreter works out once of each operation, forks find noted."""
-    from ..pipeline.resolve import resolve_problem
-    from ..probing.experiment import experiment_of
-    from ..probing.runs import records_of
-    from ..targets.surroundings import ordinary_torch
-
-    forks.CROWDED.add(os.getpid())
-    for name in _REHEARSED:
-        with contextlib.suppress(Failure), ordinary_torch():
-            problem = resolve_problem(CheckRequest(name, None, None, {**options, **_SMALL}))
-            next(records_of(experiment_of(problem.case, problem.target)))
 
 
 @dataclass(frozen=True)

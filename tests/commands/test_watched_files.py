@@ -8,7 +8,7 @@ from msgspec import structs
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.commands.suite.source_hashes import sources_of
-from gradprobe.commands.warm_check import (
+from gradprobe.commands.watched_files import (
     Sources,
     at_first,
     imported,
