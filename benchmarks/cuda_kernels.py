@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gradprobe.frontends.cuda import module as cuda_module
-from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.adapters import cuda_kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -46,10 +46,10 @@ def main() -> None:
     forward = saved(q, k, v, scale)
     tau = torch.full(shape[1:2], -1.0, device="cuda")
     runs = {
-        "flash-cuda": lambda: flash_cuda.flash_cuda_backward(
+        "flash-cuda": lambda: cuda_kernels.flash_cuda_backward(
             q, k, v, do, scale=scale, causal=True, **forward
         ),
-        "lazy-cuda": lambda: lazy_cuda.lazy_cuda(q, k, v, do, scale=scale, tau=tau),
+        "lazy-cuda": lambda: cuda_kernels.lazy_cuda(q, k, v, do, scale=scale, tau=tau),
     }
     for label, run in runs.items():
         for kernel, milliseconds in by_kernel(run).items():
@@ -66,7 +66,7 @@ def fused_backward(q: Any, k: Any, v: Any, do: Any) -> Callable[[], object]:
 
 def saved(q: Any, k: Any, v: Any, scale: float) -> dict[str, Any]:
     """O and LSE, as a forward hands them to its backward."""
-    found = flash_cuda.flash_cuda(q, k, v, torch.zeros_like(v), scale=scale, causal=True)
+    found = cuda_kernels.flash_cuda(q, k, v, torch.zeros_like(v), scale=scale, causal=True)
     return {"o": found["O"], "lse": found["LSE"]}
 
 

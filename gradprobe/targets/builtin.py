@@ -43,8 +43,8 @@ _SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
     Builtin("lazy", "kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
     Builtin("flash", "kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
-    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
-    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
+    Builtin("lazy-cuda", f"{_ADAPTERS}.cuda_kernels:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
+    Builtin("flash-cuda", f"{_ADAPTERS}.cuda_kernels:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
@@ -53,8 +53,6 @@ _TABLE = (
     Builtin("flex", f"{_ADAPTERS}.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
     Builtin("flash-attn", f"{_ADAPTERS}.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
             ("LSE", *FORWARD), cuda=True, package="flash_attn"),
-    Builtin("xformers", f"{_ADAPTERS}.xformers:xformers", "xFormers' memory_efficient_attention", _BIASED, cuda=True,
-            package="xformers"),
 )  # fmt: skip
 BUILTINS = {row.name: row for row in _TABLE}
 

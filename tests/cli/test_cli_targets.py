@@ -15,7 +15,7 @@ from tests.cli.test_cli_errors import assert_message
 @pytest.fixture(autouse=True)
 def _without_cuda(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(builtin.importlib.util, "find_spec", _without("flash_attn", "xformers"))
+    monkeypatch.setattr(builtin.importlib.util, "find_spec", _without("flash_attn"))
 
 
 def _without(*packages):
@@ -46,7 +46,6 @@ def test_every_target_is_listed_with_what_it_takes_and_exposes_or_what_it_needs(
     assert refused == {
         "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device",
         "flash-attn": "needs the package flash-attn (pip install flash-attn)",
-        "xformers": "needs the package xformers (pip install xformers)",
     }  # fmt: skip
     lazy = targets["lazy"]
     assert (lazy["family"], lazy["is_backward"]) == ("lazy", True)

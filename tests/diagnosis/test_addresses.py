@@ -8,13 +8,12 @@ from gradprobe.diagnosis.addresses import misread, visited_run
 from gradprobe.frontends import source
 from gradprobe.model.assignment import parse_layout
 from gradprobe.probing.experiment import experiment_of
-from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import Edit, Planted
 from tests.sampling import sampled
 
-ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
 SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "block_m": 32, "block_n": 16}
 # Three tiles of rows, the last one partial.
 LENGTHS = {
@@ -42,7 +41,8 @@ def visited(of, layout, options, file=None):
     case = lazy_case if of == "lazy-cuda" else softmax_case
     lengths = {x: n for x, n in LENGTHS[of].items() if x != "seqlen" or "seqlen_q" not in options}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ADAPTERS[of], "SOURCE", file or ADAPTERS[of].SOURCE)
+        if file is not None:
+            patched.setitem(cuda_kernels.SOURCES, of.removesuffix("-cuda"), file)
         experiment = experiment_of(case(**{**SMALL, **lengths, **options}), find_target(of))
         run = visited_run(experiment, (parse_layout(layout),))
     assert run is not None

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.targets.adapters.flash_cuda import flash_cuda
-from gradprobe.targets.adapters.lazy_cuda import lazy_cuda
+from gradprobe.targets.adapters.cuda_kernels import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.gpu.commands import shown

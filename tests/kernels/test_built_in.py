@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.frontends.triton import interpreter, interpreting
 from gradprobe.kernels.triton.flash import flash_intermediates
-from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.probe import probe
@@ -84,18 +84,16 @@ def test_every_intermediate_is_right_with_every_option(name, options, dtype):
     assert {"P", "O", "LSE", "dP", "delta", "dS", "dQ", "dK", "dV"} <= set(findings)
 
 
-@pytest.mark.parametrize(
-    "function", ["flash_cuda:flash_cuda_backward", "lazy_cuda:lazy_cuda_backward"]
-)
+@pytest.mark.parametrize("function", ["flash_cuda_backward", "lazy_cuda_backward"])
 def test_a_backward_takes_o_and_lse_of_another_forward_in_any_strides_and_uses_them(function):
-    assert_matches(case_of(function), f"gradprobe.targets.adapters.{function}")
+    assert_matches(case_of(function), f"gradprobe.targets.adapters.cuda_kernels:{function}")
     q, k, v, do = torch.randn(4, 1, 1, 17, 8).unbind(0)
     given = {"scale": 1.0, "lse": torch.full((1, 1, 17), torch.inf)}
     if "flash" in function:
-        assert flash_cuda.flash_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
+        assert cuda_kernels.flash_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
     else:
         given["tau"] = torch.zeros(1)
-        assert lazy_cuda.lazy_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
+        assert cuda_kernels.lazy_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
 
 
 @sampled(
@@ -110,11 +108,10 @@ def test_a_backward_takes_o_and_lse_of_another_forward_in_any_strides_and_uses_t
 def test_a_fault_planted_in_the_source_is_found_where_it_is(
     tmp_path, monkeypatch, name, right, wrong, first
 ):
-    adapter = {"flash": flash_cuda, "lazy": lazy_cuda}[name]
-    source = adapter.SOURCE.read_text(encoding="utf-8")
+    source = cuda_kernels.SOURCES[name].read_text(encoding="utf-8")
     assert right in source
     (tmp_path / "planted.cu").write_text(source.replace(right, wrong), encoding="utf-8")
-    monkeypatch.setattr(adapter, "SOURCE", tmp_path / "planted.cu")
+    monkeypatch.setitem(cuda_kernels.SOURCES, name, tmp_path / "planted.cu")
     report = probe(case_of(name, batch=2), find_target(f"{name}-cuda"), why=False)
     assert report.verdict == "mismatch"
     assert report.failing[1].first.intermediate == first
@@ -186,11 +183,11 @@ def zeros(*shape, **options):
 
 
 REFUSED = {
-    flash_cuda.flash_cuda_backward: [
+    cuda_kernels.flash_cuda_backward: [
         ({"q": zeros(1, 2, 17, 8).bfloat16()}, "q must be float32 or float16, got torch.bfloat16"),
         ({"block_m": 24}, "block_m must be a multiple of 16 up to 256, got 24"),
     ],
-    lazy_cuda.lazy_cuda_backward: [({"block_n": 0}, "block_n must be a multiple of 16 up to 256, got 0")],
+    cuda_kernels.lazy_cuda_backward: [({"block_n": 0}, "block_n must be a multiple of 16 up to 256, got 0")],
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import torch
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
-from gradprobe.targets.adapters import cuda_arguments, flash_cuda, lazy_cuda
+from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.probe import probe
@@ -50,7 +50,8 @@ TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
 }  # fmt: skip
 STRANGE = ("one_pass", "blocks", "grouped")
 """Kernels in no way like those of the package."""
-ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
+ADAPTERS = {"flash-cuda": "flash", "lazy-cuda": "lazy"}
+"""By target the source that its adapter loads."""
 FAULT, EQUIVALENT, UNCOVERED, HIDDEN = "fault", "equivalent", "uncovered", "hidden"
 
 
@@ -185,9 +186,9 @@ class Planted:
         if function:
             return probe(case, find_target(f"{copy}:{function}"), **how)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(ADAPTERS[self.of], "SOURCE", copy)
+            patched.setitem(cuda_kernels.SOURCES, ADAPTERS[self.of], copy)
             if self.unzeroed:
-                patched.setattr(cuda_arguments, "torch", Unzeroed())
+                patched.setattr(cuda_kernels, "torch", Unzeroed())
             return probe(case, find_target(self.of), **how)
 
 

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 # The modules of the kernels, whose functions have the same names.
-IN_TRITON, IN_CUDA = "gradprobe.kernels.triton.rungs", "gradprobe.targets.adapters.rungs_cuda"
+IN_TRITON, IN_CUDA = "gradprobe.kernels.triton.rungs", "gradprobe.targets.adapters.cuda_kernels"
 # Programs that add to one element, and their sum, which float32 holds exactly in whatever order they come.
 _PROGRAMS = 100
 _SUM = _PROGRAMS * (_PROGRAMS + 1) // 2

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from .visibility import Visibility
+from .sdpa import Visibility
 
 
 def flex(
@@ -29,21 +29,14 @@ def flex(
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(rows, keys, q.device, *hidden)
     block_mask = None
-    if view.hides:
+    if causal or view.hides_by_more:
         mask_mod = _mask_mod(view, None if mask is None else mask.expand(full))
         block_mask = create_block_mask(mask_mod, batch, heads, rows, keys, q.device)
     score_mod = _score_mod(view, softcap, None if bias is None else bias.expand(full), alibi)
     given = [isinstance(option, Tensor) or option for option in (*hidden, softcap, bias, alibi)]
-    o, aux = _attention(q.device, (q.shape, k.shape, v.shape, q.dtype, *given))(
-        q,
-        k,
-        v,
-        score_mod=score_mod,
-        block_mask=block_mask,
-        scale=scale,
-        enable_gqa=heads != k.shape[1],
-        return_aux=AuxRequest(lse=True),
-    )
+    attention = _attention(q.device, (q.shape, k.shape, v.shape, q.dtype, *given))
+    how = {"scale": scale, "enable_gqa": heads != k.shape[1], "return_aux": AuxRequest(lse=True)}
+    o, aux = attention(q, k, v, score_mod=score_mod, block_mask=block_mask, **how)
     return {"O": o, "LSE": aux.lse}
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for the packages flash-attn and xFormers: their signatures and shapes, computed in plain torch."""
+"""A stand-in for the package flash-attn: its signatures and shapes, computed in plain torch."""
 
 from __future__ import annotations
 
@@ -81,57 +81,3 @@ def flash_attn_package() -> dict[str, ModuleType]:
     for function in (flash_attn_func, flash_attn_varlen_func):
         setattr(package, function.__name__, function)
     return {"flash_attn": package}
-
-
-def _band(rows: int, keys: int, shift: int, left: int, right: int) -> Tensor:
-    distance = torch.arange(rows)[:, None] + shift - torch.arange(keys)
-    return (distance <= left) & (distance >= -right)
-
-
-class LowerTriangularMask:
-    def seen(self, rows: int, keys: int) -> Tensor:
-        return _band(rows, keys, 0, keys + rows, 0)
-
-
-class LowerTriangularFromBottomRightMask:
-    def seen(self, rows: int, keys: int) -> Tensor:
-        return _band(rows, keys, keys - rows, keys + rows, 0)
-
-
-ATTN_BIASES = (LowerTriangularMask, LowerTriangularFromBottomRightMask)
-request: list[object] = []
-
-
-def memory_efficient_attention(
-    query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None
-):
-    """As the package: [B, L, H, D] with as many heads each; a bias of the whole shape, in q's dtype, aligned to 8."""
-    assert query.dim() == 4
-    assert query.shape[2] == key.shape[2] == value.shape[2]
-    assert p == 0.0
-    request.append(attn_bias)
-    rows, keys = query.shape[1], key.shape[1]
-    seen, added = torch.ones(rows, keys, dtype=torch.bool), torch.zeros(())
-    if isinstance(attn_bias, Tensor):
-        assert attn_bias.shape == (query.shape[0], query.shape[2], rows, keys)
-        assert attn_bias.dtype == query.dtype
-        assert attn_bias.stride(3) == 1
-        assert all(stride % 8 == 0 for stride in attn_bias.stride()[:3])
-        seen, added = ~attn_bias.isneginf(), attn_bias.float()
-        added = torch.where(seen, added, 0)
-    elif attn_bias is not None:
-        seen = attn_bias.seen(rows, keys)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    o, _ = _attention(query, key, value, scale, seen, 0.0, added)
-    return o.to(query.dtype)
-
-
-def xformers_package() -> dict[str, ModuleType]:
-    """sys.modules with it installed."""
-    names = ("xformers", "xformers.ops", "xformers.ops.fmha", "xformers.ops.fmha.attn_bias")
-    package, ops, fmha, attn_bias = (ModuleType(name) for name in names)
-    vars(attn_bias).update({kind.__name__: kind for kind in ATTN_BIASES})
-    vars(fmha).update(attn_bias=attn_bias)
-    vars(ops).update(fmha=fmha, memory_efficient_attention=memory_efficient_attention)
-    vars(package).update(ops=ops)
-    return dict(zip(names, (package, ops, fmha, attn_bias), strict=True))

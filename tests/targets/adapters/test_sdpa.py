@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.targets.adapters import sdpa as adapter
-from gradprobe.targets.adapters.visibility import Visibility
+from gradprobe.targets.adapters.sdpa import Visibility
 from tests.sampling import sampled
 from tests.targets.adapters.probed import probed, ratios
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from gradprobe.targets.adapters.visibility import Visibility
+from gradprobe.targets.adapters.sdpa import Visibility
 
 CPU = torch.device("cpu")
 

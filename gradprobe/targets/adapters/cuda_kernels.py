@@ -1,0 +1,280 @@
+"""The kernels of kernels/cuda as functions: softmax attention, lazy attention, and the smallest ones, for doctor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gradprobe.kernels
+from gradprobe import cuda
+
+from . import narrowed
+
+THREADS = 16
+"""A block has THREADS x THREADS threads; the sizes of tiles are multiples of it."""
+_FOLDER = Path(gradprobe.kernels.__file__).parent / "cuda"
+SOURCES = {name: _FOLDER / f"{name}.cu" for name in ("flash", "lazy", "rungs")}
+_SCALARS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """What the launches of one call share."""
+
+    module: Any
+    row_grid: int
+    """Blocks, one for each tile of query rows."""
+    key_grid: int
+    forward_bytes: int
+    """Of shared memory."""
+    backward_bytes: int
+    extras: tuple[Tensor | None, ...]
+    """The inputs that stand behind q, k and v in every kernel that looks at scores."""
+    extra_strides: tuple[int, ...]
+    options: tuple[float, ...]
+    """The last arguments of these kernels."""
+
+    def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+        """O and LSE."""
+        o, lse = q.new_empty((*q.shape[:3], v.shape[3])), _float32(q, *q.shape[:3])
+        steps = (*_strided(q, k, v), *self.extra_strides, *_strided(o, lse))
+        launch = (self.row_grid, (THREADS, THREADS), self.forward_bytes)
+        self.module[kernel](*launch, q, k, v, *self.extras, o, lse, *steps, *self.options)
+        return {"LSE": lse, "O": o}
+
+
+def flash_cuda_backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
+    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
+    seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
+    block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
+
+    Args:
+        q, k, v, do: [B, H, M, D], [B, Hkv, N, D], [B, Hkv, N, Dv] and [B, H, M, Dv], float32 or float16, any strides.
+        window: (left, right) keys around the diagonal, both included; -1 for no limit.
+        align: the diagonal of row i lies at key i + N - M ("bottom-right"), or i ("top-left").
+        seqlens: [B] integers, the live length of each batch (right padding), needs M = N. Read on the host too.
+        o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
+        block_m, block_n: tile sizes, multiples of 16 up to 256.
+        dq, dk, dv: where the gradient is written, any strides but 0; made here when None.
+
+    Returns:
+        O and LSE where they were computed here; dQ, dK and dV; in float32 delta [B, H, M], P, dP and dS [B, H, M, N], 0
+        where a key is not seen.
+
+    Raises:
+        ValueError: the kernels compute in no such dtype, or with no such tiles.
+    """
+    (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
+    left, right = (rows + keys if side < 0 else side for side in window or (-1, -1))
+    sides = (left, 0 if causal else right, int(align == "bottom-right"))
+    sizes = (heads, heads // kv_heads, rows, keys, dim, dim_v)
+    block_d, block_dv = _rounded(dim), _rounded(dim_v)
+    inputs = (block_m + block_n) * (block_d + 1) + block_n * (block_dv + 1)
+    scores = block_m * (block_n + 1)
+    lengths = None if seqlens is None else seqlens.to(torch.int32)
+    launches = _Launches(
+        module=_load("flash", q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
+        row_grid=batch * heads * -(-rows // block_m),
+        key_grid=batch * kv_heads * -(-keys // block_n),
+        # The structs ForwardTiles and BackwardTiles of flash.cu.
+        forward_bytes=4 * (inputs + scores + 3 * block_m),
+        backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
+        extras=(lengths,),
+        extra_strides=_strides(lengths, 1),
+        options=(scale, softcap or 0.0, *sizes, *sides),
+    )
+    own = launches.forward("flash_forward", q, k, v) if o is None or lse is None else {}
+    o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
+    gradients = _outputs((dq, dk, dv), (q, k, v))
+    return own | _flash_gradients(launches, (q, k, v, do), o, lse, gradients, block_m)
+
+
+# Forward and backward with everything exposed.
+flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
+
+
+def _flash_gradients(
+    launches: _Launches, inputs: tuple[Tensor, ...], o: Tensor, lse: Tensor, gradients: tuple[Tensor, ...],
+    row_threads: int,
+) -> dict[str, Tensor]:  # fmt: skip
+    (q, k, v, do), (dq, dk, dv) = inputs, gradients
+    delta = _float32(q, *q.shape[:3])
+    # Tiles that hold no visible key are not visited.
+    p, dp, ds = (_float32(q, *q.shape[:3], k.shape[2], zero=True) for _ in range(3))
+    steps = (*_strided(o, do), *launches.extra_strides, *_strided(delta))
+    own = (o, do, *launches.extras, delta, *steps, q.shape[1], q.shape[2], v.shape[3])
+    # A block in which each thread has one row.
+    launches.module.flash_preprocess(launches.row_grid, row_threads, 0, *own)
+    taken = (*inputs, *launches.extras, lse, delta)
+    steps = (*_strided(*inputs), *launches.extra_strides, *_strided(lse, delta))
+    for kernel, grid, made in (
+        ("flash_dq", launches.row_grid, (dq, p, dp, ds)),
+        ("flash_dkdv", launches.key_grid, (dk, dv)),
+    ):
+        launch = (grid, (THREADS, THREADS), launches.backward_bytes)
+        arguments = (*taken, *made, *steps, *_strided(*made), *launches.options)
+        launches.module[kernel](*launch, *arguments)
+    return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
+
+
+def lazy_cuda_backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None,
+    seqlens: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32, block_n: int = 32,
+    dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
+
+    Args:
+        q, k, v, do: [B, H, L, D], float32 or float16, any strides.
+        tau: [H], either sign.
+        bias: [H, W] by distance i - j, or None.
+        seqlens, lse, block_m, block_n, dq, dk, dv: as above.
+
+    Returns:
+        The same; dTau [H], and dBias [H, W] where there is a bias. Rows at or beyond a batch's length are 0.
+
+    Raises:
+        ValueError: the kernels compute in no such dtype, or with no such tiles.
+    """
+    batch, heads, length, dim = q.shape
+    block_d, tiles = _rounded(dim), (block_m + 2 * block_n, block_m)
+    inputs, rows = (size * (block_d + 1) for size in tiles)
+    scores = block_m * (block_n + 1)
+    wide, slopes = None if bias is None else bias.float(), tau.float()
+    lengths = None if seqlens is None else seqlens.int()
+    launches = _Launches(
+        module=_load("lazy", q, block_m, block_n, BLOCK_D=block_d),
+        row_grid=batch * heads * -(-length // block_m),
+        key_grid=batch * heads * -(-length // block_n),
+        # The structs ForwardTiles and BackwardTiles of lazy.cu.
+        forward_bytes=4 * (inputs + scores + 3 * block_m),
+        backward_bytes=4 * (inputs + rows + 2 * scores + THREADS * THREADS + 2 * block_m),
+        extras=(wide, slopes, lengths),
+        extra_strides=(*_strides(wide, 2), *_strides(slopes, 1), *_strides(lengths, 1)),
+        options=(scale, heads, length, dim, 0 if bias is None else bias.shape[1]),
+    )
+    own = launches.forward("lazy_forward", q, k, v) if lse is None else {}
+    lse, gradients = own["LSE"] if lse is None else lse, _outputs((dq, dk, dv), (q, k, v))
+    found = own | _lazy_gradients(launches, (q, k, v, do), lse, gradients)
+    found["dTau"] = found["dTau"].to(tau.dtype)
+    return found if bias is None else found | {"dBias": found["dBias"].to(bias.dtype)}
+
+
+# Forward and backward with everything exposed.
+lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
+
+
+def _lazy_gradients(
+    launches: _Launches, inputs: tuple[Tensor, ...], lse: Tensor, gradients: tuple[Tensor, ...]
+) -> dict[str, Tensor]:
+    (q, *_), (dq, dk, dv), bias = inputs, gradients, launches.extras[0]
+    delta = _float32(q, *q.shape[:3])
+    # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
+    p, dp, ds = (_float32(q, *q.shape[:3], q.shape[2], zero=True) for _ in range(3))
+    dbias_parts = None
+    if bias is not None:
+        dbias_parts = _float32(q, launches.row_grid, bias.shape[1], zero=True)
+    dtau_parts = _float32(q, launches.row_grid, 1)
+
+    module, options = launches.module, launches.options
+    taken = (*inputs, *launches.extras, lse, delta)
+    steps = (*_strided(*inputs), *launches.extra_strides, *_strided(lse, delta))
+    block = ((THREADS, THREADS), launches.backward_bytes)
+    by_row, by_key = (launches.row_grid, *block), (launches.key_grid, *block)
+    module.lazy_preprocess(*by_row, *taken, *steps, *options)
+    made = (dq, dbias_parts, dtau_parts, p, dp, ds)
+    module.lazy_dq(*by_row, *taken, *made, *steps, *_strided(dq, p, dp, ds), *options)
+    module.lazy_dkdv(*by_key, *taken, dk, dv, *steps, *_strided(dk, dv), *options)
+    results = {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
+    results["dTau"] = _added(launches, dtau_parts, q).reshape(-1)
+    return (
+        results if dbias_parts is None else results | {"dBias": _added(launches, dbias_parts, q)}
+    )
+
+
+def _added(launches: _Launches, parts: Tensor, q: Tensor) -> Tensor:
+    """Adds [B * H * tiles, width] up to [H, width]."""
+    (batch, heads, *_), threads, width = q.shape, THREADS * THREADS, parts.shape[1]
+    out = _float32(q, heads, width)
+    sizes = (batch, heads, launches.row_grid // (batch * heads), width)
+    launches.module.lazy_add_parts(-(-heads * width // threads), threads, 0, parts, out, *sizes)
+    return out
+
+
+def add_one(out: Tensor, programs: int) -> None:
+    """Adds 1, 2, ..., programs to each element of [H] float32, any stride, by atomic adds."""
+    _rungs(out).add_one((out.shape[0], programs), 1, 0, out, out.stride(0))
+
+
+def add_strided(out: Tensor, programs: int) -> None:
+    """Adds 1, 2, ..., programs to each element of [M, N] float32, any strides, by atomic adds."""
+    rows, cols = out.shape
+    _rungs(out).add_strided(programs, rows, 0, out, *out.stride(), cols)
+
+
+def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """[1, S, S] float32: a [S, K] times b [K, S], contiguous of one dtype, by float32 sums at any precision."""
+    del precision  # it multiplies without tensor cores
+    size, depth = a.shape
+    out = _float32(a, 1, size, size)
+    _rungs(a).dots(size, size, 0, a, b, out, depth)
+    return out
+
+
+def one_tile_backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float
+) -> dict[str, Tensor]:
+    """dQ, dK and dV of softmax attention without a mask; tensors [B, H, L, D] float32, L up to 64."""
+    given = [x.contiguous() for x in (q, k, v, do)]
+    made = [torch.zeros_like(x) for x in given[:3]]
+    batch, heads, length, dim = q.shape
+    _rungs(q).one_head(batch * heads, length, 0, *given, *made, scale, length, dim)
+    return dict(zip(("dQ", "dK", "dV"), made, strict=True))
+
+
+def _rungs(tensor: Tensor) -> Any:
+    return cuda.load(SOURCES["rungs"], defines={"SCALAR": _SCALARS[tensor.dtype]})
+
+
+def _load(name: str, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:
+    """The kernels of a source, compiled for the dtype of q, tiles of these sizes, and head dims rounded up."""
+    if q.dtype not in (torch.float32, torch.float16):
+        raise ValueError(f"q must be float32 or float16, got {q.dtype}")
+    most = THREADS * THREADS
+    for block, size in (("block_m", block_m), ("block_n", block_n)):
+        if size % THREADS or not 0 < size <= most:
+            raise ValueError(f"{block} must be a multiple of {THREADS} up to {most}, got {size}")
+    tiles: dict[str, str | int] = {"BLOCK_M": block_m, "BLOCK_N": block_n, **dims}
+    return cuda.load(SOURCES[name], defines={"SCALAR": _SCALARS[q.dtype], **tiles})
+
+
+def _strided(*tensors: Tensor) -> tuple[int, ...]:
+    return tuple(stride for tensor in tensors for stride in tensor.stride())
+
+
+def _strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
+    return (0,) * axes if tensor is None else tensor.stride()
+
+
+def _rounded(head_dim: int) -> int:
+    """The columns of a tile that holds a head dim."""
+    return -(-head_dim // THREADS) * THREADS
+
+
+def _outputs(given: tuple[Tensor | None, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Where gradients are written: what was given, else new contiguous ones."""
+    both = zip(given, inputs, strict=True)
+    return tuple(like.new_empty(like.shape) if out is None else out for out, like in both)
+
+
+def _float32(like: Tensor, *sizes: int, zero: bool = False) -> Tensor:
+    """On the same device, without values or of 0."""
+    make = torch.zeros if zero else torch.empty
+    return make(sizes, dtype=torch.float32, device=like.device)
