@@ -16,8 +16,7 @@ from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
-from ..model.patch import patched
-from ..model.report import Report, TriedEdit, passing_edit
+from ..model.report import Report, TriedEdit, passing_edit, patched
 from ..model.writing import replace_file, visible
 from ..render.console import headline
 from ..render.reasons import render_reasons

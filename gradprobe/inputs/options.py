@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.architectures import ARCHITECTURES
-from ..model.architectures import DEFAULT as ARCHITECTURE
 from ..model.assignment import (
     AS_SAVED,
     LAYOUTS,
@@ -22,6 +20,8 @@ from ..model.assignment import (
 )
 from ..model.case import (
     ALIGNMENTS,
+    ARCHITECTURES,
+    DEFAULT_ARCHITECTURE,
     DEVICES,
     DOTS,
     DTYPES,
@@ -183,7 +183,7 @@ OPTIONS = (
            _implied),
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
     Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(ARCHITECTURES)} "
-           f"(default: {ARCHITECTURE})", "ARCH"),
+           f"(default: {DEFAULT_ARCHITECTURE})", "ARCH"),
     Option("untested", bool, "Go on with versions of torch, triton or numpy that gradprobe is not tested with"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
     Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),

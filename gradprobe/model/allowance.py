@@ -1,4 +1,4 @@
-"""Allowance: how much work may go into what is beyond a check itself; Client: who waits for the check."""
+"""Allowance: what may go into more than the check itself; Client: who waits for the check."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Seconds after which work is left that counts should have ended long before: several times what it takes where others
-# have most of the machine. Whatever is left out for it is told.
+# Seconds after which work is left that counts should have ended long before.
 LAST_RESORT = 600.0
 
 
@@ -16,7 +15,6 @@ class Allowance:
     """Work is counted, so that the same is done, and told, however busy the machine is."""
 
     count: int = 0
-    """Edits that are tried; small cases that are run; ..."""
     seconds: float = LAST_RESORT
     """After these it is left, and that is told."""
 

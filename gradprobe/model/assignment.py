@@ -17,11 +17,11 @@ Assigned = tuple[tuple[str, str], ...]
 LAYOUTS = (
     "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
 )  # fmt: skip
-# The layout of values from a file: where they lay when they were saved.
+# Where values from a file lay when they were saved.
 AS_SAVED = "as-saved"
-# As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
+# `huge` scaled down: what is right here and wrong there holds an offset in 32 bits.
 SCALED = "huge-scaled"
-# As `distinct-unit`, with the axes of every tensor in their own order: what is made like one of them is contiguous.
+# `distinct-unit` with each tensor's axes in their own order: what is made like one of them is contiguous.
 ORDERED = "distinct-ordered"
 KNOWN = (*LAYOUTS, SCALED, ORDERED, AS_SAVED)
 TENSORS = (
@@ -33,7 +33,7 @@ DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
 # What shows strides of a target that takes no last stride but 1.
 UNIT_RUN = (("all", "distinct-unit"),)
-# And of one that takes what it makes like its inputs for contiguous, and refuses where it is not.
+# And of one that refuses where what it makes like its inputs is not contiguous.
 ORDERED_RUN = (("all", ORDERED),)
 
 
@@ -46,8 +46,7 @@ def run_name(assigned: Assigned) -> str:
 def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
     """The assignment of each run of a check: what was asked for, else the default.
 
-    Args:
-        are_saved: whether the values are from a file, so that a tensor which a run does not name lies as it was saved.
+    Of saved values a tensor that a run does not name lies as it did.
     """
     if not are_saved:
         return asked or DEFAULT_RUNS
@@ -60,11 +59,7 @@ def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assig
 
 
 def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
-    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all. Raises UsageFailure.
-
-    Args:
-        option: where it was given.
-    """
+    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all. Raises UsageFailure."""
     if word in KNOWN:
         return "all", word
     tensor, equals, layout = word.partition("=")
@@ -112,10 +107,7 @@ def in_words(shapes: str) -> str:
 
 
 def memory_order(name: str, shapes: str) -> tuple[int, ...] | None:
-    """The axes of a tensor [B, H, L, D] from the outermost to the innermost, where it is contiguous to the target.
-
-    None of a tensor that every target takes in its own order.
-    """
+    """The axes of a tensor [B, H, L, D], outermost first, where it is contiguous to the target; None of others."""
     if _letters(name) != PLAIN:
         return None
     absent = [letter for letter in PLAIN if letter not in shapes]
@@ -123,11 +115,7 @@ def memory_order(name: str, shapes: str) -> tuple[int, ...] | None:
 
 
 def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
-    """A tensor of the case as the target takes it: a view of the same memory.
-
-    Raises:
-        TargetFailure: the tensor has several batches, or heads, and the target's shapes have no axis for them.
-    """
+    """A view of a tensor of the case as the target takes it. Raises TargetFailure: it has no axis for its batches."""
     letters = _letters(name)
     if shapes == PLAIN or not letters:
         return tensor
@@ -141,10 +129,7 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
 
 
 def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
-    """A result of the target as the case has it, the inverse of `taken`; unchanged where it has not as many axes.
-
-    LSE and delta may also have rows before heads, as q does.
-    """
+    """A result of the target as the case has it, the inverse of `taken`; unchanged where it has not as many axes."""
     letters = _letters(name)
     left = _axes_left(letters, shapes)
     if shapes == PLAIN or not letters or tensor.dim() != len(left):
@@ -165,7 +150,7 @@ def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ..
 
 
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
-    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"; itself with all."""
+    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"."""
     gone = missing(axes, rank)
     index = tuple(0 if at in gone else slice(None) for at in range(len(axes)))
     return tensor[index] if gone else tensor

@@ -39,6 +39,44 @@ PAIR, NUMBER = WINDOW_FORMS = ("pair", "number")
 # And an LSE: the natural logarithm, or that to base 2.
 NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
+
+@dataclass(frozen=True)
+class Architecture:
+    """The GPU of an architecture that most programs know, as the driver, Triton and torch tell of it.
+
+    Source: the compute capabilities of the CUDA C++ Programming Guide, and AMD's hardware specifications of ROCm.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    shared_bytes: int
+    """The most shared memory of a block."""
+    processors: int
+    """As torch counts them: compute units, of RDNA two in one."""
+    gibibytes: int = 80
+    gfx: str = ""
+    """The name of AMD's architecture."""
+    warp: int = 32
+
+
+# By the words that --arch takes.
+ARCHITECTURES = {
+    "sm_70": Architecture("Tesla V100-SXM2-32GB", (7, 0), 96 << 10, 80, 32),
+    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, 15),
+    "sm_80": Architecture("NVIDIA A100-SXM4-80GB", (8, 0), 163 << 10, 108),
+    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, 24),
+    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, 24),
+    "sm_90": Architecture("NVIDIA H100", (9, 0), 227 << 10, 132),
+    "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, 180),
+    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, 32),
+    "gfx90a": Architecture("AMD Instinct MI250X", (9, 0), 64 << 10, 110, 64, "gfx90a", 64),
+    "gfx942": Architecture("AMD Instinct MI300X", (9, 4), 64 << 10, 304, 192, "gfx942", 64),
+    "gfx950": Architecture("AMD Instinct MI355X", (9, 5), 160 << 10, 256, 288, "gfx950", 64),
+    "gfx1100": Architecture("AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, 24, "gfx1100"),
+    "gfx1201": Architecture("AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, 16, "gfx1201"),
+}
+DEFAULT_ARCHITECTURE = "sm_90"
+
 _SIZES = {
     "b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k", "d": "head_dim", "e": "head_dim_v",
     "w": "bias_window",
@@ -54,11 +92,7 @@ _Count = Annotated[int, Meta(ge=1, le=65_535)]
 
 @dataclass(frozen=True)
 class Case:
-    """Every option of contract's case, resolved for one family.
-
-    The defaults make a small problem that still has a partial tile along every axis: three tiles of 32 rows and five of
-    16 keys, a head dim that is no power of two, a bias window that ends inside a tile.
-    """
+    """Every option of a check, resolved for one family. The defaults have a partial tile along every axis."""
 
     family: str
     batch: _Count = 2
@@ -80,10 +114,10 @@ class Case:
     bias_axes: str = "hmn"
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
     bias_rank: int = 4
-    """How many axes the target's bias has; below 4 the first broadcast axes are missing."""
+    """Below 4 the target's bias lacks the first broadcast axes."""
     alibi: bool = False
     mask: str | None = None
-    """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
+    """Which boolean mask is drawn; "given" where a file of inputs holds it."""
     mask_axes: str = "bhmn"
     mask_rank: int = 4
     sinks: bool = False
@@ -92,7 +126,7 @@ class Case:
     tau: tuple[float, ...] | None = None
     seqlens: tuple[int, ...] | None = None
     cu_seqlens_q: tuple[int, ...] | None = None
-    """Where each packed sequence begins, and where the last one ends; None where nothing is packed."""
+    """Where each packed sequence begins, and where the last one ends."""
     cu_seqlens_k: tuple[int, ...] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -103,7 +137,7 @@ class Case:
     block_n: int = 16
     pattern: str = "normal"
     dots: str | None = None
-    """None where it was not given: then what the target's backend does by default."""
+    """None: what the target's backend does by default."""
     repeat: int = 1
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
@@ -112,40 +146,36 @@ class Case:
     recover: bool = True
     inputs: str | None = None
     shapes: str = PLAIN
-    """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
+    """The order of axes in which the target takes and returns q, k, v and their like."""
     implied: tuple[str, ...] = ()
-    """The options of IMPLIED that the target applies by itself, without a parameter for them."""
     ranks: int | None = None
-    """Over how many processes the target works at one problem; None where it is given the whole of it."""
+    """How many processes share the problem."""
     shards: str = "contiguous"
-    """Which part each of them holds: one of SHARDS, or the `FILE.py:function` that says it."""
+    """Which part each of them holds: one of SHARDS, or a `FILE.py:function`."""
     as_cuda: bool = False
-    """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
+    """Whether tensors of interpreted kernels say that they are on a GPU."""
     arch: str | None = None
     untested: bool = False
     window_as: str | None = None
-    """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
+    """One of WINDOW_FORMS; None for what the target's parameter says."""
     mask_as: str = BOOLEAN
     lse_as: str = NATURAL
 
     def size(self, axis: str) -> int:
-        """The length of an axis, by its letter in the table of intermediates."""
         return 1 if axis == "1" else int(getattr(self, _SIZES[axis]))
 
     @property
     def scores(self) -> int:
-        """The elements of all its score matrices."""
         return self.batch * self.heads * self.seqlen_q * self.seqlen_k
 
     def exists(self, name: str) -> bool:
-        """Whether there is an intermediate of a name in the case's family and with its inputs."""
         row = lookup(name)
         if row is None or row.step(self.family) is None:
             return False
         return not row.needs or getattr(self, row.needs) not in (False, None)
 
     def axes(self, name: str) -> str:
-        """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""
+        """The axes of an intermediate; of dBias, those of this case's bias."""
         row = lookup(name)
         assert row is not None
         if row.name == "dBias" and self.family == "softmax":
@@ -155,7 +185,7 @@ class Case:
         return step.axes
 
     def input_axes(self, name: str) -> str:
-        """The axes of an input or an output, one letter each; "" of one that has neither batches nor heads."""
+        """The axes of an input or an output; "" of one that has neither batches nor heads."""
         if name == "bias":
             return self.axes("dBias")
         if name == "mask":
@@ -165,12 +195,11 @@ class Case:
         return _INPUT_AXES.get(name, "")
 
     def with_heads(self, heads: int, kv_heads: int) -> Case:
-        """The case with the first so many of its heads."""
         tau = None if self.tau is None else self.tau[:heads]
         return replace(self, heads=heads, kv_heads=kv_heads, tau=tau)
 
     def with_lengths(self, rows: int, keys: int) -> Case:
-        """The case with other lengths; the lengths of padded sequences are cut to fit."""
+        """With other lengths, to which those of padded sequences are cut."""
         cut = None if self.seqlens is None else tuple(min(end, rows) for end in self.seqlens)
         return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=cut)
 
@@ -184,18 +213,18 @@ _HOW = (
 
 
 def unlike(case: Case, other: Case) -> list[str]:
-    """The options by which other results are right for two cases: none of the same values and formulas."""
+    """The options of two cases that make other results right."""
     names = [each.name for each in fields(Case) if each.name not in _HOW]
     return [name for name in names if getattr(case, name) != getattr(other, name)]
 
 
 def shortened(length: int, span: int) -> int:
-    """The span and the remainder in place of a length of two spans or more: the last tile is as full as before."""
+    """A length below two spans whose last tile is as full."""
     return length if length < 2 * span else span + length % span
 
 
 def fewer_heads(heads: int, kv_heads: int, most: int) -> tuple[int, int]:
-    """Heads and key heads, at most so many of these, each with as many query heads as before."""
+    """Heads, and at most so many key heads, each with as many query heads as before."""
     keys = min(kv_heads, most)
     return heads // kv_heads * keys, keys
 
@@ -205,7 +234,7 @@ def flag_of(option: str) -> str:
 
 
 def ranked(name: str, case: Case) -> tuple[str, int] | None:
-    """The four axes of a bias, its gradient or a mask, and how many of them the target has; None of anything else."""
+    """Of a bias, its gradient or a mask the four axes, and how many of them the target has."""
     kind = {"bias": "bias", "dbias": "bias", "mask": "mask"}.get(name.lower())
     if kind is None or case.family == "lazy":
         return None

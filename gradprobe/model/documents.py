@@ -1,7 +1,4 @@
-"""Reports as JSON, both ways: load(dump(report)) == report. Several together: schema gradprobe.reports/2.
-
-What gradprobe.report/1 said is read too: there, null stood for what is absent, and for a number that is not finite.
-"""
+"""Reports as JSON, both ways. In gradprobe.report/1 null stood for what is absent, and for what is not finite."""
 
 from __future__ import annotations
 
@@ -36,14 +33,13 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     verdict: str
     cause: str
-    """The fault that is named with its line, `stride/do-head at delta.py:19`; else what is first wrong, `dP first`."""
+    """`stride/do-head at delta.py:19`; else what is first wrong, `dP first`."""
     summary: str = ""
     titles: tuple[str, ...]
-    """Of its checks, the simplest first."""
     numbers: tuple[int, ...]
     common: tuple[str, ...] = ()
     shrunk: Report | None = None
-    """The smallest case that was found to fail in the same way as the simplest."""
+    """The smallest case that fails as the simplest does."""
 
     @property
     def is_mismatch(self) -> bool:
@@ -51,21 +47,21 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
 
 class Coverage(Struct, frozen=True, kw_only=True):
-    """What of all combinations stands in a case that the target takes."""
+    """Which combinations stand in a case that the target takes."""
 
     strength: int
     properties: int
-    """How many there are; 0 where nothing was combined, since the case without any is not right."""
+    """0 where nothing was combined, since the case without any is not right."""
     held: int = 0
     missing: int = 0
-    """Those that stand in none although nothing shows that the target does not take them."""
+    """Those in none, although nothing shows that the target does not take them."""
     wrong_alone: tuple[str, ...] = ()
-    """The cases with one property that are wrong, so that it stands in no other case."""
+    """Wrong cases with one property, which stands in no other case."""
     wrong_together: tuple[str, ...] = ()
 
 
 class RefusedCase(Struct, frozen=True):
-    """A case that is no check of a target, since it does not take it."""
+    """A case that the target does not take."""
 
     title: str
     why: str
@@ -77,12 +73,12 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reports: tuple[Report, ...]
     """Those that count, then those that are warnings."""
     planned: int | None = None
-    """How many there are to be that count; None for one check that is made alone."""
+    """How many are to count; None for one check that is made alone."""
     not_taken: tuple[RefusedCase, ...] | None = None
     origin: Origin | None = None
     """As in each of them; there may be none."""
     groups: tuple[FailureGroup, ...] = ()
-    """Those that fail, by their cause; none as long as more are to come."""
+    """Those that fail, once none is to come."""
     coverage: Coverage | None = None
 
     @property
@@ -91,7 +87,7 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def verdict(self) -> str:
-        """The worst of theirs. As long as fewer came than are planned it is incomplete, and none at all is no match."""
+        """The worst of theirs, incomplete where fewer came than are planned; none at all is no match."""
         verdicts = {report.verdict for report in self.counted}
         verdicts |= {INCOMPLETE} if len(self.counted) < (self.planned or 0) else set()
         worst_first = (MISMATCH, INCOMPLETE, FAILED, MATCH)
@@ -99,25 +95,25 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _ToldWarning(Struct):
-    """A warning in a document; with its report, where that is one."""
+    """A warning, with its report where that is one."""
 
     report: Report | None = None
 
 
 class _ReportsDocument(Reports, frozen=True, kw_only=True):
-    """A document of several reports: those that do not count stand at their warnings."""
+    """Reports that do not count stand at their warnings."""
 
     warnings: tuple[_ToldWarning, ...]
 
 
 def document_of(report: Report) -> dict[str, Any]:
-    """The report in plain values, ready for `json.dumps`: lists, no tuples, and words for what is not finite."""
+    """The report in plain values, ready for `json.dumps`."""
     document: dict[str, Any] = _plain(report)
     return document
 
 
 def several_document(several: Reports) -> dict[str, Any]:
-    """Several in one document; of one that was made alone, its own. Those that do not count stand under "warnings"."""
+    """Several in one document; of one that was made alone, its own."""
     if several.planned is None and len(several.reports) == 1:
         return document_of(several.reports[0])
     document: dict[str, Any] = _plain(several)

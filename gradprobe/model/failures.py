@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 class Failure(Exception):
-    """The tool cannot go on. The message names the subject, the rule and what came instead; `way_out` what to do."""
+    """The tool cannot go on; `way_out` says what to do."""
 
     exit_code = 3
 
@@ -21,7 +21,6 @@ class Failure(Exception):
         super().__init__(message)
         self.way_out = way_out
         self.details = details
-        """Lines that tell more, such as the code that raised it and its variables."""
 
 
 class UsageFailure(Failure):
@@ -79,7 +78,7 @@ def text_of(error: BaseException) -> str:
 
 
 def fault_words(error: BaseException) -> str:
-    """What an error of this tool is: its kind and its message, in the place of which an assertion has its line."""
+    """The kind and message of an error of this tool; where there is no message, its line."""
     words, trace = text_of(error), error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -91,7 +90,7 @@ def fault_words(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def own_faults(notes: list[str], what: str) -> Iterator[None]:
-    """Where this tool raises in it, what could not be done is noted, and nothing else depends on it."""
+    """Where this tool raises in it, a note says what could not be done."""
     try:
         yield
     except Exception as error:
@@ -99,7 +98,7 @@ def own_faults(notes: list[str], what: str) -> Iterator[None]:
 
 
 def as_failure(error: BaseException) -> Failure:
-    """Any error as a Failure: another Exception is a fault of gradprobe, and a SystemExit one of the target."""
+    """Any other Exception is a fault of gradprobe, and a SystemExit one of the target."""
     if isinstance(error, Failure):
         return error
     if not isinstance(error, Exception):
@@ -111,7 +110,7 @@ def as_failure(error: BaseException) -> Failure:
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
-    """`did you mean 'lazy'?` where a word is close to one that is known, then all of them after the word `listed`."""
+    """`did you mean 'lazy'?` where one is close, then all that are known after the word `listed`."""
     import difflib
 
     names = {name.lower(): name for name in known}

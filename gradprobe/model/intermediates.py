@@ -1,8 +1,4 @@
-"""The one table of the formulas: each intermediate, and each subexpression on the way to one, in dataflow order.
-
-What traces, comparison, blame, roles, the first wrong value, audit, pages and the reading of names know of an
-intermediate stands in its row. Its values stand in `reference/`, its budget in `numerics/`.
-"""
+"""The one table of the formulas: each intermediate, and each subexpression on the way to one, in dataflow order."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ class Step:
     """How one family computes an intermediate."""
 
     axes: str
-    """One letter an axis: b batch, h head, g key/value head, m query row, n key, d head dim, e value head dim,
-    w distance, 1 broadcast."""
+    """b batch, h head, g key/value head, m query row, n key, d head dim, e value head dim, w distance, 1 broadcast."""
     formula: str
     parents: tuple[str, ...]
 
@@ -46,25 +41,24 @@ class Formula:
     softmax: Step | None
     lazy: Step | None
     place: tuple[int, int]
-    """Column and row in the picture of the dataflow, so that every arrow runs to the right or down."""
+    """Column and row in the picture of the dataflow: every arrow runs to the right or down."""
     needs: str = ""
-    """The optional input without which this does not exist; "" where it always does."""
+    """The optional input without which this does not exist."""
     gradient_of: str = ""
     like: str = ""
-    """Of no gradient: the input of whose dtype it must hold every number."""
+    """Of no gradient: the input whose dtype it must hold."""
     product: Product | None = None
-    """What it is, with its scale: of P, whatever stands for it."""
     operands: tuple[str, ...] = ()
     """What one operation of a kernel makes it of, beside its product."""
     constants: str = ""
-    """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them; "" for nothing."""
+    """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them."""
     kernels: str = ""
-    """What kernels call it besides its own name: words in small letters, without underscores."""
+    """What else kernels call it, in small letters without underscores."""
     parameters: str = ""
-    """Parameters into which targets write it, as they are spelt in small letters."""
+    """Parameters into which targets write it, in small letters."""
 
     def step(self, family: str) -> Step | None:
-        """How `family` ("softmax" or "lazy") computes it; None where it does not exist."""
+        """How "softmax" or "lazy" computes it."""
         return self.lazy if family == "lazy" else self.softmax
 
 
@@ -74,7 +68,7 @@ class Subexpression:
 
     name: str
     into: tuple[str, ...]
-    """The intermediates of which one at least is wrong by itself where this is."""
+    """The intermediates one of which is wrong by itself where this is."""
     parents: tuple[str, ...] = ()
     operands: tuple[tuple[str, ...], ...] = ()
     constants: str = ""
@@ -154,7 +148,6 @@ OF_HEADS = tuple(
     row.name for row in TABLE for step in (row.softmax or row.lazy,) if step and step.axes == "h"
 )
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
-"""By gradient: what it shows once the input is known that it multiplies."""
 SUMMED_WITH = {PRODUCTS[gradient].other: gradient for gradient in MATRIX_OF}
 """By input: the gradient that sums its rows, times a matrix."""
 _INTO = {row.name: row.into for row in SUBEXPRESSIONS}
@@ -164,9 +157,9 @@ _MADE |= {frozenset(way): row.name for row in SUBEXPRESSIONS for way in row.oper
 _MADE |= {frozenset(row.operands): row.name for row in TABLE if row.operands}
 _MADE |= {frozenset((name,)): name for name in MATRICES}
 DERIVED = {name.lower(): name for name in ("O", "LSE", "delta")}
-"""What a backward may be given of its forward, by its name there."""
+"""What a backward may be given of its forward."""
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
-"""Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
+"""Which axes stand for one another in different tensors."""
 
 AXIS_WORDS = {
     "b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance",
@@ -178,12 +171,10 @@ def names() -> tuple[str, ...]:
 
 
 def lookup(name: str) -> Formula | None:
-    """The row of a name, whatever its case; None where there is none."""
     return _BY_NAME.get(name.lower())
 
 
 def steps(family: str) -> Iterator[tuple[Formula, Step]]:
-    """The rows that exist in a family, each with the family's step, in dataflow order."""
     for row in TABLE:
         step = row.step(family)
         if step is not None:
@@ -197,19 +188,18 @@ def title(tensor: str) -> str:
 
 
 def symbol(name: str) -> str:
-    """An input or intermediate as formulas write it: Q, dO, dS."""
     return {"q": "Q", "k": "K", "v": "V", "do": "dO"}.get(name, name)
 
 
 def slots(axes: str) -> tuple[str, str, str, str]:
-    """The letters of an intermediate's batch, head, row and column axes; "" for one that is absent or broadcast."""
+    """The letters of the batch, head, row and column axes; "" for one that is absent or broadcast."""
     whole = (axes if axes[0] in "b1" else "1" + axes).ljust(4, "1")
     batch, head, row, col = ("" if letter == "1" else letter for letter in whole)
     return batch, head, row, col
 
 
 def reached(names: Collection[str], family: str) -> list[str]:
-    """Some inputs or intermediates, and what they enter, at once or by way of others, in dataflow order."""
+    """Inputs or intermediates, and all that they enter, in dataflow order."""
     found = dict.fromkeys(names)
     for row, step in steps(family):
         if found.keys() & {*step.parents}:
@@ -218,7 +208,7 @@ def reached(names: Collection[str], family: str) -> list[str]:
 
 
 def entered_by(form: str) -> tuple[str, ...]:
-    """The intermediates of which one at least is wrong by itself where a form is; () of what is a step to none."""
+    """The intermediates one of which is wrong by itself where a form is."""
     return _INTO.get(form, (form,) if lookup(form) is not None else ())
 
 
@@ -230,7 +220,7 @@ def parents_of(form: str, family: str) -> tuple[str, ...]:
 
 
 def in_place_of(matrix: str) -> tuple[str, ...]:
-    """The forms that products take for a matrix: itself, and what has its dropout or tau in it."""
+    """What products take for a matrix: itself, and what has its dropout or tau in it."""
     return (matrix, *(row.name for row in SUBEXPRESSIONS if row.stands_for == matrix))
 
 
@@ -240,15 +230,12 @@ def unscaled(name: str) -> str:
 
 
 def made_of(operands: Collection[str]) -> str:
-    """What a kernel makes of right forms and inputs by one operation; "" where that is not known.
-
-    Of one matrix it makes the same, rounded, masked or times a constant.
-    """
+    """What a kernel makes of right forms and inputs by one operation; of one matrix the same, rounded or scaled."""
     return _MADE.get(frozenset(operands), "")
 
 
 def in_kernels(*rows: str) -> dict[str, str]:
-    """By what kernels call them, in small letters and without underscores: intermediates and subexpressions."""
+    """Intermediates and subexpressions by what kernels call them."""
     return {
         word: row.name
         for row in (*TABLE, *SUBEXPRESSIONS)
@@ -258,7 +245,6 @@ def in_kernels(*rows: str) -> dict[str, str]:
 
 
 def plain(name: str) -> str:
-    """A name in small letters and without underscores."""
     return name.lower().replace("_", "")
 
 
@@ -269,10 +255,7 @@ _GRADIENTS = "|".join(_LONGEST_FIRST)
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
-    """Whether a kernel's name says that it computes a gradient: `lazy_dkdv_kernel` computes dK and dV, and no other.
-
-    Only words made up entirely of names of gradients count, and no letters inside other words.
-    """
+    """Whether a word of a kernel's name is made up of gradients with this among them: `lazy_dkdv_kernel`."""
     words = re.split(r"[^a-z]+", kernel.lower())
     of_gradients = [word for word in words if re.fullmatch(f"(?:{_GRADIENTS})+", word)]
     return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in of_gradients)

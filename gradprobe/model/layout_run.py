@@ -51,7 +51,7 @@ class Window(Struct, frozen=True):
 
 
 class Element(Struct, frozen=True, kw_only=True):
-    """One element of an intermediate: where it is and what stood there. An index is None along an axis it lacks."""
+    """One element of an intermediate. An index is None along an axis it lacks."""
 
     intermediate: str
     batch: int | None
@@ -67,21 +67,20 @@ class Element(Struct, frozen=True, kw_only=True):
     window: Window | None = None
     kernel: str | None = None
     shard: int | None = None
-    """Of a sharded target: the rank that holds it, in whose shard rows and tiles are counted."""
+    """The rank that holds it, in whose shard rows and tiles are counted."""
     rank: int | None = None
     step: int | None = None
     largest: Number | None = None
     inseparable: tuple[str, ...] = ()
-    """Other intermediates that may be the wrong one in its place: what was recovered shows them together alone."""
+    """Other intermediates that may be the wrong one: what was recovered shows them together alone."""
 
     @property
     def accused(self) -> str:
-        """`P`, or `dP or delta` where one of them is wrong and nothing tells which."""
+        """`dP or delta` where nothing tells which of them is wrong."""
         return " or ".join((self.intermediate, *self.inseparable))
 
     @property
     def title(self) -> str:
-        """`P`, or `P in flash_dq_kernel`."""
         return seen_in(self.intermediate, self.kernel)
 
     @property
@@ -120,8 +119,7 @@ class Head(Struct, frozen=True, kw_only=True):
     rows: Ranges = ()
     keys: Ranges = ()
     tiles: tuple[str, ...] = ()
-    """Its map, rows downwards: of each tile one of LEVELS, a capital where all that is expected is 0; or HIDDEN, or
-    UNMEASURED. Empty where none was made."""
+    """Its map: of each tile one of LEVELS, a capital where all that is expected is 0, HIDDEN or UNMEASURED."""
 
     @property
     def ratio(self) -> float:
@@ -133,14 +131,13 @@ class Intermediate(Struct, frozen=True, kw_only=True):
 
     name: str
     status: str
-    """match, mismatch, inherited or "not exposed"."""
     source: str | None = None
     """exported, tapped, seen or recovered."""
     kernel: str | None = None
-    """In which it was seen: `attn_bwd for dQ` where that computes it again for others."""
+    """In which it was seen: `attn_bwd for dQ`."""
     dtype: str | None = None
     reading_adds: Number | None = None
-    """Of a recovered one, the most that reading it out of the gradients may add to an element's error."""
+    """The most that reading it out of the gradients may add to an element's error."""
     mismatched: int = 0
     total: int = 0
     non_finite: int = 0
@@ -148,16 +145,15 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     length: int | None = None
     shown: Ranges = ()
-    """Of a recovered one, the rows of each head that were shown; empty where all were."""
+    """The rows of each head that were recovered; empty for all."""
     heads: tuple[Head, ...] = ()
     tile: tuple[int, int] = (0, 0)
-    """Rows and columns of a tile of their maps; where not all rows were shown, each of those is a line."""
+    """Of their maps; where not all rows were shown, each of those is a line."""
     bounded: bool = False
-    """Whether tiles of right heads say what the worst element of their rows may be at most: they passed the sieve."""
+    """Whether tiles of right heads give the most that an element may be off: they passed the sieve."""
 
     @property
     def title(self) -> str:
-        """`P`, or `P in flash_dq_kernel`."""
         return seen_in(self.name, self.kernel)
 
     @property
@@ -173,7 +169,7 @@ class Intermediate(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One intermediate of two targets in one layout, element by element."""
+    """One intermediate of two targets in one layout."""
 
     layout: str
     name: str
@@ -183,13 +179,11 @@ class Difference(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     heads: tuple[int, ...] = ()
     first: Element | None = None
-    """The first of those elements: what this target gave, and the reference."""
+    """What this target gave, and the reference."""
     other: Number | None = None
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """One identity, tried."""
-
     name: str
     """With its key in front: "I4 <V, dV> = <O, dO>"."""
     of: str = "target"
@@ -215,7 +209,6 @@ class Error(Struct, frozen=True, kw_only=True):
     kind: str
     message: str
     details: tuple[str, ...] = ()
-    """Lines that tell more: the code that raised it, its variables, and what called it."""
     way_out: str = ""
     file: str | None = None
     line: int | None = None
@@ -228,7 +221,6 @@ class Error(Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryFinding, ...] = ()
 
     def trace(self, is_asked_for: bool) -> list[str]:
-        """The lines of the stack, where they are asked for or nothing else says where it was."""
         return self.stack.splitlines() if is_asked_for or self.file is None else []
 
 
@@ -252,20 +244,16 @@ BITS, BUDGET = "same bits", "within budget"
 
 
 class SurveyedLayout(Struct, frozen=True, kw_only=True):
-    """What a survey says of one of its layouts."""
-
     kind: str
     row: str = ""
-    """The tensor that does not lie contiguous, "all", or "" of a program."""
+    """The tensor, "all", or "" of a program."""
     layout: str = ""
     thorough: bool = True
     hazard: str = ""
-    """What it takes to be wrong there, where without it the same is right."""
+    """What it takes to be wrong there."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A line of a kernel's source."""
-
     kernel: str
     file: str
     line: int
@@ -284,20 +272,18 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
     tiles: Ranges = ()
     block: int = 0
     spread: Number | None = None
-    """The largest difference as a multiple of what is allowed; None where that is not known of each element."""
+    """The largest difference as a multiple of what is allowed; None where that is not known."""
     atomics: tuple[Line, ...] = ()
     wrong_in: int = 0
     wrong_heads: tuple[tuple[int | None, int], ...] = ()
     wrong_spread: Number | None = None
-    """The spread in these heads: 0 where they are wrong by the same numbers each time."""
+    """The spread in these heads."""
 
 
 class TensorLayout(Struct, frozen=True, kw_only=True):
-    """How one tensor lay in memory."""
-
     name: str
     axes: str
-    """A letter each: batch, head (g: key head), row (m) or key (n), dim (d, e of v); "" where they have none."""
+    """A letter each, as in the table of the formulas; "" for none."""
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -326,15 +312,15 @@ class Run(Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
     intermediates: tuple[Intermediate, ...] = ()
-    """In dataflow order; what was seen in kernels before the gradients, kernel by kernel."""
+    """In dataflow order; what was seen in kernels stands before the gradients."""
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
     repeats: int = 0
-    """How many runs of the same values, or in other orders of threads, were compared bit by bit; 0 of a single one."""
+    """How many runs of the same values, or in other orders of threads, were compared bit by bit."""
     repeated: tuple[RepeatedResult, ...] = ()
     error: Error | str | None = None
-    """What kept it from its end; words alone in a survey of layouts."""
+    """Words alone in a survey of layouts."""
     severity: str | None = None
     how: str | None = None
     copied: tuple[str, ...] = ()
@@ -344,7 +330,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its values are the case's own: other runs bear the name of their layout with more behind it."""
+        """Whether its values are the case's own: others have more behind the name of the layout."""
         return ", " not in self.layout
 
     @property
@@ -369,7 +355,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def told_error(self) -> tuple[str, str] | None:
-        """Kind and message of what kept it from a result; None of any other run."""
+        """Kind and message of what kept it from a result."""
         if self.verdict not in (FAILED, CRASHED):
             return None
         if isinstance(self.error, Error):
@@ -378,8 +364,6 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class CloseUpRow(Struct, frozen=True, kw_only=True):
-    """The worst element of one row."""
-
     row: int
     mismatched: int
     col: int
@@ -392,7 +376,7 @@ _MapLine = Annotated[tuple[Number | None, ...], Meta(min_length=1)]
 
 
 class CloseUp(Struct, frozen=True, kw_only=True):
-    """One intermediate of one head: its error map, its wrong rows, the numbers around the first wrong element."""
+    """One intermediate of one head: its error map, its wrong rows, its first wrong element."""
 
     layout: str
     intermediate: str
@@ -403,9 +387,9 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     shape: tuple[int, int]
     tile: tuple[int, int]
     map: Annotated[tuple[_MapLine, ...], Meta(min_length=1)]
-    """The worst multiple of the budget in each cell; None where every entry is masked."""
+    """The worst multiple of the budget in each cell; None where all is masked."""
     lines: tuple[int, ...] = ()
-    """The row tile of each line of the map, where not all rows were recovered; else empty."""
+    """The row tile of each line of the map, where not all rows were recovered."""
     rows: tuple[CloseUpRow, ...]
     """The wrong rows; where none is wrong, the worst one."""
     element: Element

@@ -1,4 +1,4 @@
-"""MemoryFinding: what a run did to memory that it should not have, or left undone; and how much a finding counts."""
+"""MemoryFinding: what a run did to memory that it should not have, or left undone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated
 from msgspec import Meta
 
 ERROR, WARNING = "error", "warning"
-# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken.
 HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
 COUNTED = "warnings change no verdict; with --strict they are errors"
 # An access, a band that was written, what was never written, a race, barriers, an alignment, lanes of a warp, an input
@@ -17,19 +16,19 @@ COUNTED = "warnings change no verdict; with --strict they are errors"
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED, SHUFFLE = "misaligned", "shuffle"
 CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
-# What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
+# The worst first.
 ACCESSES = ("atomic", "store", "", "load")
 KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
 
 
 @dataclass(frozen=True)
 class WarningNote:
-    """What is told and does not count, in plain values."""
+    """What is told and does not count."""
 
     kind: str
-    """HUGE, VECTOR or UNDECLARED; of what was seen of memory, the kind of the finding."""
+    """HUGE (an offset beyond 2^31 elements), VECTOR (of strided parameters), UNDECLARED (a case), or a finding's."""
     about: str
-    """The tensors, or the case of the battery; the same whenever the same is told."""
+    """The tensors, or the case; the same whenever the same is told."""
     words: str
     layouts: tuple[str, ...]
     file: str = ""
@@ -51,42 +50,40 @@ class MemoryFinding:
     severity: str = ERROR
     access: Annotated[str, Meta(pattern=f"^({'|'.join(ACCESSES)})$")] = ""
     lanes: int = 0
-    """How many elements were accessed so; 0 where nobody counted."""
+    """Elements that were accessed so; 0 where nobody counted."""
     place: tuple[int | None, ...] = (None,) * 4
     """Batch, head, row and column of the first element, where it has one."""
     actual: str = "-"
     expected: str = "-"
     wraps: bool = False
-    """Whether the offset of an element of the tensor leads there when it is cut to 32 bits."""
+    """Whether an offset of the tensor leads there when it is cut to 32 bits."""
     in_block: bool = False
-    """Whether it is in the shared memory of one block, whose threads alone reach it."""
+    """Whether it is in the shared memory of one block."""
     layout: str = ""
-    """Where it is told of a whole survey: the layout in which it was seen."""
+    """Of a survey."""
     allocated: tuple[str, int] = ("", 0)
-    """Of what nothing has written: the file and the line that allocated it, where they are known."""
+    """Of what nothing has written: the file and the line that allocated it."""
     runs_on: bool = False
-    """Of accesses outside: whether each was so with every lane, after the same line was inside: its loop runs on."""
+    """Of accesses outside: whether each was so with every lane, after the same line was inside."""
     rest: tuple[str, str, int] = ("", "", 0)
-    """Of the same: the kernel, the file and the line that stored the rest of it, where any did."""
+    """Of what nothing has written: the kernel, the file and the line that stored the rest of it."""
 
     @property
     def is_read_without_value(self) -> bool:
-        """Whether it reads what has no value, memory or a lane's, which is a fault only where a result shows it."""
+        """Whether it reads memory or a lane without a value: a fault only where a result shows it."""
         return self.kind == UNWRITTEN or (self.kind == SHUFFLE and self.access == "load")
 
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:
-        """The same for the same finding, in whichever layout it was seen."""
         return self.kind, *self.place_of_access
 
     @property
     def place_of_access(self) -> tuple[str, str, str, int | None]:
-        """The same for whatever one line does to one tensor."""
         return self.tensor, self.kernel, self.file, self.line
 
 
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
-    """Findings in the order of a report. A written guard band comes after the store that explains it."""
+    """In the order of a report: a written guard band after the store that explains it."""
     memory = list(memory)
     explained = {
         one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"
@@ -138,8 +135,8 @@ def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
     """The findings of one run that count, worst first.
 
-    What nothing has written holds NaN, and a lane without a value gives infinity: a read of it that shows in a result
-    leaves something that is not finite; any other is masked later, as that of padded scratch is.
+    What nothing has written holds NaN, and a lane without a value infinity: a read of it that shows in no result was
+    masked later, as that of padded scratch is.
     """
     return tuple(
         worst_first(one for one in memory if non_finite or not one.is_read_without_value)

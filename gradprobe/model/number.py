@@ -48,7 +48,7 @@ def number_of(plain: object) -> Number:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Turns ascending numbers into inclusive ranges: 0, 1, 2, 5 into (0, 2), (5, 5)."""
+    """The inclusive ranges of ascending numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -66,7 +66,7 @@ def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 head`, `2 heads`, `2 keys`, `2 batches`, `2 entries`."""
+    """`1 head`, `2 batches`, `2 entries`."""
     if count != 1:
         noun = re.sub("(?<![aeiou])y$", "ie", noun)
         noun = f"{noun}es" if noun.endswith("ch") else f"{noun}s"

@@ -5,9 +5,10 @@ The names are those of the JSON, schema gradprobe.report/2: what /1 held has its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
 
@@ -43,16 +44,14 @@ class CauseLine(Struct, frozen=True):
     line: Annotated[int, Meta(ge=0, le=1 << 31)]
     code: str
     column: _Characters | None = None
-    """Of what is wrong in the stripped line, from 0."""
     length: int = 0
     kernel: str = ""
     note: str = ""
-    """What stands there: "q.stride(1)"."""
     around: tuple[str, str] = ("", "")
-    """The lines before and after it, without what all three are indented by; "" for none."""
+    """The lines before and after it, without the indent of all three."""
     margin: _Characters = 0
     function: str = ""
-    """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
+    """The function that holds the line, where that is not the kernel."""
     instead: str = ""
 
     @property
@@ -71,33 +70,32 @@ class Listing(Struct, frozen=True):
 
 
 class TriedEdit(Struct, frozen=True, kw_only=True):
-    """An edit of the target's source that was run; or that none of those which were run helps."""
+    """An edit of the target's source that was run; or that none helps."""
 
     matches: bool
     words: str
     file: str = ""
     diff: str = ""
-    """Unified, from the file to the file with the edit; "" where none helps."""
+    """Unified; "" where none helps."""
     right: tuple[str, ...] = ()
-    """Of one with which everything matches: what is unlike the check in other cases, in which all matches too."""
+    """What is unlike the check in other cases, in which all matches too."""
     doubts: tuple[str, ...] = ()
-    """The same of cases that are wrong with it and without it, which the target perhaps does not take."""
+    """The same of cases that are wrong with it and without it."""
     not_run: tuple[str, ...] = ()
-    """What could tell it from another edit and was not run: a line, a side of a branch, a number of turns of a loop."""
+    """What could tell it from another edit and was not run: a line, a side of a branch, turns of a loop."""
     beyond: tuple[str, ...] = ()
-    """What else of the edited functions no case comes to that the target takes: "is_causal = False"."""
+    """What else of the edited functions no case comes to: "is_causal = False"."""
     others: tuple[str, ...] = ()
     tried: int = 0
     seconds: float = 0.0
 
     @property
     def is_certain(self) -> bool:
-        """Whether it undoes its cause, and nothing is left that could tell it from another."""
         return self.matches and not (self.doubts or self.not_run)
 
     @property
     def reservations(self) -> tuple[str, ...]:
-        """Why it is not certain, a sentence each: "not run: line 41 where its condition is false"."""
+        """Why it is not certain, a sentence each."""
         found = (("not run", self.not_run), ("wrong with it and without it", self.doubts))
         return tuple(f"{words}: {_some(cases)}" for words, cases in found if cases)
 
@@ -105,6 +103,48 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     def limits(self) -> tuple[str, ...]:
         """What the target never does, in one sentence or none."""
         return (f"no case that it takes comes to {_some(self.beyond)}",) if self.beyond else ()
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+
+
+class Replacement(NamedTuple):
+    """Lines of a diff in the place of others."""
+
+    line: int
+    """The first one that goes, from 1; where none goes, the one before which the new ones stand."""
+    old: list[str]
+    new: list[str]
+
+
+def replacements_of(diff: str) -> Iterator[Replacement]:
+    """What a unified diff of one file replaces, in the order of the file."""
+    at, current = 0, Replacement(0, [], [])
+    for line in diff.split("\n")[2:]:
+        head = _HUNK.match(line)
+        if line[:1] in ("+", "-") and head is None:
+            (current.new if line[0] == "+" else current.old).append(line[1:])
+            at += line[0] == "-"
+            continue
+        if current.old or current.new:
+            yield current
+        # A hunk that takes no line stands behind the one that it names.
+        at = int(head[1]) + (head[2] == "0") if head else at + 1
+        current = Replacement(at, [], [])
+    if current.old or current.new:
+        yield current
+
+
+def patched(text: str, diff: str) -> str:
+    """The text with a diff applied. Raises ValueError: a line that goes is not the one that the diff has there."""
+    lines = text.split("\n")
+    for change in reversed(list(replacements_of(diff))):
+        first, last = change.line - 1, change.line - 1 + len(change.old)
+        if [line.rstrip("\r") for line in lines[first:last]] != change.old:
+            raise ValueError(f"line {change.line} has changed")
+        end = "\r" if first < len(lines) and lines[first].endswith("\r") else ""
+        lines[first:last] = [line + end for line in change.new]
+    return "\n".join(lines)
 
 
 # Of what was not run so many are named.
@@ -123,22 +163,19 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     fault_class: str
     summary: str
     explained: float
-    """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones; of what was
-    seen, how sure it is that it is a fault."""
+    """The share of wrong elements that it reproduces within budget, less what it spoils; of what was seen, how sure."""
     evidence: tuple[str, ...] = ()
     where: tuple[CauseLine, ...] = ()
     fix: str = ""
     also: bool = False
-    """Whether it stands beside the one before it, and not in its place: two faults at once."""
+    """Whether it stands beside the one before it: two faults at once."""
     edit: TriedEdit | None = None
-    """What was tried at its lines and at what flows into them; None where nothing was."""
     seen: str = ""
-    """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
+    """Of what was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
     says_wrong: tuple[str, ...] = ()
-    """The intermediates of which it says that one or more are wrong by themselves; empty where it says none."""
+    """The intermediates of which it says that one or more are wrong by themselves."""
     says_right: tuple[str, ...] = ()
-    """The intermediates of which it says that they, and all that they are made of, are right; of what it says is wrong
-    too, that it is right up to the line."""
+    """Those that are right with all that they are made of; of what is wrong too, up to the line."""
     layouts: tuple[str, ...] = ()
 
     @property
@@ -147,7 +184,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
 
     @property
     def extent(self) -> str:
-        """How much of what is wrong it explains; of what was seen, how much of that was."""
         return self.seen or f"explains {self.explained:.0%} of what is wrong"
 
     @property
@@ -156,7 +192,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
 
     @property
     def is_certain(self) -> bool:
-        """Whether an edit was tried with which it is gone, and with it everything that is wrong or what it makes so."""
         return self.edit is not None and self.edit.is_certain
 
 
@@ -168,7 +203,7 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 
 def explained_diagnoses(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Those whose lines are shown: the causes, else the one that what came is consistent with."""
+    """Those whose lines are shown: the causes, else the consistent one."""
     consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
     return causes_among(diagnoses) or consistent
 
@@ -205,14 +240,14 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a report was made and by which gradprobe: what every form tells paths by, wherever it is shown."""
+    """Where a report was made and by which gradprobe: what every form tells paths by."""
 
     folder: str
     root: str
     home: str = ""
     version: str = ""
     docs: str = ""
-    """Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere."""
+    """Where docs/ can be read, without a slash at the end; "" for nowhere."""
 
 
 class CheckedTarget(Struct, frozen=True, kw_only=True):
@@ -228,7 +263,7 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     shadows: tuple[str, ...] = ()
     kernels: tuple[Source, ...] = ()
     idle: tuple[str, ...] = ()
-    """Files with Triton kernels, where torch alone ran and none of these was launched."""
+    """Files with Triton kernels none of which was launched, where torch alone ran."""
     reference: str = ""
 
 
@@ -251,16 +286,15 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
 
 
 class SecondCheck(Struct, frozen=True, kw_only=True):
-    """A check that another one is set beside: of a second target, or saved."""
+    """A check that another one is set beside."""
 
     name: str
-    """The word that named it: a target, how the same target is run, or the file of a report."""
+    """A target, how the same target is run, or the file of a report."""
     report: Report
     differences: tuple[Difference, ...] = ()
 
     @property
     def is_saved(self) -> bool:
-        """Whether it was made before, maybe on another machine: only numbers that reports hold can be compared."""
         return self.name.endswith(".json")
 
 
@@ -276,7 +310,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     schema: Literal["gradprobe.report/2"] = SCHEMA
     origin: Origin | None = None
-    """None of what older versions wrote: paths of such are told from the folder in which it is shown."""
     title: str = ""
     """Of one of several checks."""
     number: int = 0
@@ -287,8 +320,7 @@ class Report(Struct, frozen=True, kw_only=True):
     target: CheckedTarget = CheckedTarget()
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    """By file, the hash of what the check was made of: the target, what it imports, the reference, the inputs. Empty
-    where its process died."""
+    """By file, the hash of what the check was made of. Empty where its process died."""
     case: Case | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     error: Error | None = None
@@ -302,14 +334,12 @@ class Report(Struct, frozen=True, kw_only=True):
     coarser: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     target_warnings: tuple[str, ...] = ()
-    """What the target warned of by Python's warnings, each once: "attention.py:12: UserWarning: ..."."""
     hints: tuple[str, ...] = ()
     beyond: str = ""
-    """Where the case that was asked for matches and this one is a small second case of it: what it uses besides,
-    "a tenth head: --batch 1 --heads 10"."""
+    """Of a second case: what it uses besides, "a tenth head: --batch 1 --heads 10"."""
     not_checked: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    """What came out wrong in a small second case, and nothing says that the target takes it."""
+    """What came out wrong in a second case that nothing says the target takes."""
     compared: Counts = Counts()
     warnings: tuple[WarningNote, ...] = ()
     reproduce: str = ""
@@ -326,7 +356,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What was checked, with the title of the case where the check is one of several: `lazy (gqa)`."""
+        """`lazy (gqa)`: what was checked, with the title of one of several cases."""
         name = self.target.name or "gradprobe"
         return f"{name} ({self.title})" if self.title else name
 
@@ -343,7 +373,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> Run:
-        """The run whose results are shown: the failing one; where that was refused and has none, the first that has."""
+        """The run whose results are shown: the failing one, else the first that has some."""
         failing = self.failing
         return failing if failing is not None and failing.is_judged else self.measured[0]
 
@@ -353,7 +383,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def own_error(self) -> Error | None:
-        """What kept it from its end; None where nothing did, or where a run says it itself."""
+        """What kept it from its end, where no run says it."""
         return None if any(run.told_error for run in self.runs) else self.error
 
     @property
@@ -363,7 +393,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> tuple[MemoryFinding, ...]:
-        """What was seen of accesses, guard bands and outputs, each once."""
         if self.strides is not None:
             return self.strides.findings
         found = [finding for run in self.runs for finding in run.memory]
@@ -371,7 +400,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return tuple(by_place.values())
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
-        """Each intermediate that has a status somewhere, by its title, with the runs in which it has."""
+        """By title each intermediate that has a status somewhere, with the runs in which it has."""
         found: dict[str, list[tuple[Run, Intermediate]]] = {}
         for run in self.runs:
             for intermediate in run.intermediates:

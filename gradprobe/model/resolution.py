@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from .architectures import ARCHITECTURES
 from .assignment import PLAIN, in_words
 from .case import (
     ALIGNMENTS,
+    ARCHITECTURES,
     DEVICES,
     DOTS,
     DTYPES,

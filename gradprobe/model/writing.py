@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """Replaces a file's content by the text, in UTF-8, at once. Raises OSError: it keeps its old content.
+    """Replaces a file, or a link, by the text at once; a pipe, a device or an open file (/dev/stdout) is appended to.
 
-    A link is replaced, and what it leads to stays as it is. To a pipe, a device or an open file (/dev/stdout), the text
-    is appended instead.
+    Raises:
+        OSError: it keeps its old content.
     """
     if _is_stream(path):
         with open(path, "a", encoding="utf-8") as stream:
@@ -34,10 +34,7 @@ def replace_file(path: str | Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A new file beside, which takes the place of the file or link there at the end, and its permissions.
-
-    Where the file cannot be written (OSError), or the body raises, it keeps its old content.
-    """
+    """A new file beside, which takes the place and the permissions of the old one unless the body raises."""
     mode = _mode(path)
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name[:32]}.{os.urandom(6).hex()}.part")
@@ -54,10 +51,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def open_in_place(path: str | Path, mode: str) -> IO[bytes]:
-    """Opens a file that is added to, as `open` does with a mode of bytes. Raises OSError, of a link too.
-
-    What stands for an open file is that file.
-    """
+    """Opens a file that is added to, as `open` does with a mode of bytes. Raises OSError, of a link too."""
     forbidden = 0 if _stands_for_open_file(path) else os.O_NOFOLLOW
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | forbidden, 0o666))  # noqa: SIM115
 
@@ -103,12 +97,12 @@ PLAIN, IN_JSON, IN_MARKUP = "\\x{:02x}", "\\u{:04x}", "&#{};"
 
 
 def visible(text: str) -> str:
-    """The text with what no file of text should hold written as Python writes it: `\\x1b`, `\\ud800`, `\\u202e`."""
+    """The text with what no file of text should hold written as Python writes it: `\\x1b`, `\\u202e`."""
     return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def inert(text: str, written: str = PLAIN) -> str:
-    """The text without a command for the runner of a CI that shows it: the first sign of each is written otherwise."""
+    """The text without a command for a CI's runner: the first sign of each is written otherwise."""
     return _COMMAND.sub(lambda found: (found[1] or "") + written.format(ord(found[0][-1])), text)
 
 

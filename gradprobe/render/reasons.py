@@ -9,8 +9,16 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.number import plural
-from ..model.patch import Replacement, replacements_of
-from ..model.report import CONSISTENT, CauseLine, Diagnosis, Report, TriedEdit, passing_edit
+from ..model.report import (
+    CONSISTENT,
+    CauseLine,
+    Diagnosis,
+    Replacement,
+    Report,
+    TriedEdit,
+    passing_edit,
+    replacements_of,
+)
 from .notation import BAD, CAUTION, GOOD, edit_name
 from .notes import facts_of, in_short
 from .rows import folded, headed_in, short

@@ -12,8 +12,7 @@ from .. import __version__
 from ..model.documents import Reports, text_of
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.number import plural
-from ..model.patch import replacements_of
-from ..model.report import Report, TriedEdit
+from ..model.report import Report, TriedEdit, replacements_of
 from ..model.writing import visible
 from .alerts import RULES, USAGE, Alert, Rule, alerts_of
 from .notation import errors_of, so_far

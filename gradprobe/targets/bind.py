@@ -69,7 +69,6 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """All that the case has, by canonical name."""
     offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS}
     offered |= {"dots": case.dots or "ieee", "enable_gqa": case.kv_heads != case.heads}
     if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
@@ -90,14 +89,14 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """0 where a boolean mask is True and -inf elsewhere, as scores are masked by adding it."""
+    """0 where a boolean mask is True and -inf elsewhere."""
     import torch
 
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
 
 
 def _to_base_2(lse: Tensor) -> Tensor:
-    """Times log2(e), in a storage as large and with the same strides."""
+    """Times log2(e), with the same strides in a storage as large."""
     import torch
 
     size = lse.untyped_storage().nbytes() // lse.element_size()
@@ -106,7 +105,7 @@ def _to_base_2(lse: Tensor) -> Tensor:
 
 
 def _one_number(target: Target, window: tuple[int, int]) -> int:
-    """LEFT of a window that one number says: one that ends at the diagonal, or reaches as far to both sides."""
+    """LEFT of a window that ends at the diagonal, or reaches as far to both sides."""
     left, right = window
     if right not in (0, left):
         words = f"target {target.name!r} takes the window as one number, got {left},{right}"
@@ -133,10 +132,9 @@ def _is_mask_for_bias(target: Target, case: Case) -> bool:
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
-    """The options that the case uses and the target has no parameter for.
+    """The options that the case uses and the target has no parameter for; `align` states a convention and needs none.
 
-    `align` is not among them: it states the target's convention, which need not be a parameter. For dropout a parameter
-    dropout_p is not enough, since the reference needs the mask that was drawn.
+    For dropout a parameter dropout_p is not enough, since the reference needs the mask that was drawn.
     """
     is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
     is_square = case.cu_seqlens_q == case.cu_seqlens_k
@@ -165,14 +163,14 @@ _BY_PLACE = ("dQ", "dK", "dV")
 
 
 def as_tensors(result: Any) -> Any:
-    """The results of a backward with each array, of numpy or whatever has `__dlpack__`, as a tensor of its memory."""
+    """The results of a backward, with arrays of numpy or of what has `__dlpack__` as tensors of the same memory."""
     if isinstance(result, Mapping):
         return {name: _as_tensor(value) for name, value in result.items()}
     return tuple(map(_as_tensor, result)) if isinstance(result, (tuple, list)) else result
 
 
 def _as_tensor(value: Any) -> Any:
-    """A tensor; the value itself where it is no array, or one that torch does not read, for whoever judges results."""
+    """The value itself where torch does not read it."""
     import numpy as np
     import torch
     from torch.utils.dlpack import from_dlpack
@@ -192,10 +190,7 @@ def _as_tensor(value: Any) -> Any:
 def by_name(
     function: Callable[..., Any], results: Sequence[Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """The results by name, and a sentence that says why so; None where neither words nor number tell which is which.
-
-    A result whose name is that of no gradient is left out.
-    """
+    """The gradients by name, and why so, a sentence; None where neither words nor number tell which is which."""
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
     named = list(map(intermediate_named, words))
     named = [name if name in GRADIENT_OF.values() else "" for name in named]
@@ -215,7 +210,7 @@ _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
-    """What stands in a function, and not in another one inside it, with its lines in the file."""
+    """What stands in a function, and in no other one inside it, with its lines in the file."""
     try:
         lines, first = inspect.getsourcelines(plain_function(function))
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -231,7 +226,7 @@ def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
 
 
 def returned_names(function: Callable[..., Any]) -> Iterator[list[str]]:
-    """Of each tuple that a function itself returns, the last one first, what its elements are called; "" of others."""
+    """What the elements of each returned tuple are called, the last one first."""
     for node in statements_of(function):
         if isinstance(node, ast.Return) and isinstance(node.value, (ast.Tuple, ast.List)):
             yield [_name_of(element) for element in _flat(node.value)]
@@ -260,6 +255,6 @@ def _name_of(node: ast.expr) -> str:
 
 
 def intermediate_named(word: str) -> str:
-    """The intermediate that a variable or the key of a result is named after; "" where its name says nothing."""
+    """The intermediate that a variable or a result is named after, or ""."""
     row = lookup(canonical_name(word) or plain(word))
     return row.name if row is not None else ""

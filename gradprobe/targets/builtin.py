@@ -24,7 +24,7 @@ class Builtin:
     exposes: tuple[str, ...]
     cuda: bool = False
     package: str = ""
-    """The module of another project that it imports; the target has the name that it has on PyPI."""
+    """The module of another project that it imports; the target's name is that on PyPI."""
 
     @property
     def spec(self) -> str:
@@ -58,7 +58,7 @@ BUILTINS = {row.name: row for row in _TABLE}
 
 
 def _has_cuda() -> bool:
-    """Whether torch sees a CUDA device. Where there is no driver, torch is not imported to find out."""
+    """Where there is no driver, torch is not imported to find out."""
     if "torch" not in sys.modules and not has_driver():
         return False
     import torch

@@ -1,4 +1,4 @@
-"""What a file defines that can be checked: read from its text, since an import takes seconds, or imported."""
+"""What a file defines that can be checked: read from its text, or imported."""
 
 from __future__ import annotations
 
@@ -38,13 +38,10 @@ _MAKES_NAMES = re.compile(
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
-    """Does nothing where a word may name a target; whether it does is known when it is imported.
+    """Raises UsageFailure where there is no such built-in, file or function; the rest is known at the import.
 
     Args:
         takes_file: whether FILE.py without a function is enough.
-
-    Raises:
-        UsageFailure: there is no such built-in, file or function in a file, with what may be meant.
     """
     if word in BUILTINS:
         return
@@ -61,7 +58,6 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
 
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
-    """Why a file alone is no target: it has several functions that can be checked, or none."""
     if found := candidates(file):
         words = ", ".join(f"{file}:{name}" for name in found)
         return UsageFailure(f"target {word!r} names no function", f"it has {words}")
@@ -74,10 +70,7 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
 
 
 def _defined_in(file: Path) -> tuple[str, dict[str, Definition]]:
-    """Its text, and by name the functions, autograd.Functions and aliases that an import of it defines.
-
-    Nothing of a file that cannot be read: its import tells better why.
-    """
+    """Its text, and by name the functions, autograd.Functions and aliases that an import of it defines, if readable."""
     found: dict[str, Definition] = {}
     try:
         text = file.read_text(encoding="utf-8")
@@ -96,7 +89,7 @@ def _refuse_unnamed(file: Path, name: str, word: str) -> None:
 
 
 def with_function(word: str) -> str:
-    """FILE:FUNCTION for FILE.py or FILE.cu that has one function that can be checked; every other word as it is."""
+    """FILE:FUNCTION for a file that has one function that can be checked; every other word as it is."""
     if not word.endswith(FILES) or not Path(word).is_file():
         return word
     found = candidates(Path(word))
@@ -104,10 +97,7 @@ def with_function(word: str) -> str:
 
 
 def candidates(file: Path) -> list[str]:
-    """The functions of a file that can be checked, by their names; none of a file that cannot be read.
-
-    A function that calls `Function.apply` stands for that autograd.Function, and so does `attention = Function.apply`.
-    """
+    """The names of what can be checked; what calls `Function.apply`, or is that, stands for the autograd.Function."""
     if file.suffix == ".cu":
         from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
@@ -119,7 +109,6 @@ def candidates(file: Path) -> list[str]:
 
 
 def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, Definition]:
-    """What a statement defines, beside what is known of those before it."""
     if isinstance(statement, ast.FunctionDef):
         is_kernel = any(map(_is_jit, statement.decorator_list))
         is_own = not statement.name.startswith("_") and not is_kernel
@@ -135,12 +124,10 @@ def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, 
 
 
 def _is_jit(decorator: ast.expr) -> bool:
-    """Whether it makes a kernel, which another function launches."""
     return ast.unparse(decorator).partition("(")[0].endswith("jit")
 
 
 def _applies(node: Definition, name: str) -> bool:
-    """Whether a function calls `NAME.apply`."""
     return isinstance(node, ast.FunctionDef) and any(
         isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.apply"
         for call in ast.walk(node)
@@ -157,7 +144,6 @@ def _is_checkable(node: Definition) -> bool:
 
 
 def _signature(node: Definition) -> inspect.Signature:
-    """The parameters as Python would read them; of an autograd.Function those of its `apply`."""
     if isinstance(node, ast.FunctionDef):
         return inspect.Signature(list(_parameters(node.args)))
     methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
@@ -166,7 +152,7 @@ def _signature(node: Definition) -> inspect.Signature:
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
-    """Each parameter; a default counts as there, and is not evaluated."""
+    """A default is not evaluated."""
     alone, either, defaults = arguments.posonlyargs, arguments.args, arguments.defaults
     required = len(alone) + len(either) - len(defaults)
     values = [*[None] * required, *defaults, None, *arguments.kw_defaults, None]
@@ -183,7 +169,7 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
 class Inventory:
     module: ModuleType
     functions: tuple[FoundFunction, ...]
-    """By their lines; each has the word that finds it."""
+    """By their lines."""
 
 
 def inventory(file: str) -> Inventory:
@@ -198,7 +184,7 @@ def inventory(file: str) -> Inventory:
 
 
 def _applicable(module: ModuleType) -> Iterator[str]:
-    """The names of what may be a target; of an autograd.Function the one of its `apply`, where the module has it."""
+    """Of an autograd.Function the name of its `apply`, where the module has it."""
     applied = dict[object, str]()
     for key, value in vars(module).items():
         owner = getattr(value, "__self__", None)
@@ -209,7 +195,7 @@ def _applicable(module: ModuleType) -> Iterator[str]:
 
 
 def files_with_kernels(target: Target) -> tuple[str, ...]:
-    """The user's files that define Triton functions, of those that a target's names lead to."""
+    """The user's files with Triton functions that a target's names lead to."""
     if "triton.runtime" not in sys.modules:
         return ()
     found = dict[str, None]()

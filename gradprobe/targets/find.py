@@ -37,45 +37,40 @@ from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning
 @dataclass(frozen=True)
 class Target:
     name: str
-    """As the user wrote it; of a function that was given itself, its word or its file and qualified name."""
+    """As the user wrote it; of a function, its word or its file and qualified name."""
     function: Callable[..., Any]
     takes: Mapping[str, str]
     """Canonical argument name -> the parameter's own name."""
     required: frozenset[str]
-    """The canonical names of the parameters without a default."""
+    """Those without a default."""
     family: str
     source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
-    """What it made of the process that it runs in."""
     world: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """In a rank, what of WORLD it can be passed."""
     ranks: Callable[..., Any] | None = field(default=None, compare=False)
-    """What makes a run of it in several ranks, where a case has some: see `probing.observe`."""
+    """What runs it in several ranks: see `probing.observe`."""
     window_form: str = PAIR
-    """How it takes a window, as its parameter says."""
 
     @property
     def is_backward(self) -> bool:
-        """Whether it takes dO; if not, it is a forward, to be differentiated through autograd."""
+        """If not, it is a forward, to be differentiated through autograd."""
         return "do" in self.takes
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it can be given to write its gradients into; nothing where autograd finds them."""
+        """What it can be given to write its gradients into."""
         return tuple(name for name in OUTPUTS if self.is_backward and name in self.takes)
 
     @property
     def packs(self) -> bool:
-        """Whether it takes sequences of several lengths packed end to end, and not padded."""
+        """Whether it takes sequences packed end to end, and not padded."""
         packed = {"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()
         return bool(packed) and "seqlens" not in self.takes
 
 
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
-    """The target that a word names: a built-in, `path/to/file.py:function` or `package.module:function`.
-
-    A torch.autograd.Function, or its `apply`, is a function too: that of its forward's parameters. A function itself
-    may stand in the word's place.
+    """The target that a word names (a built-in, `path/to/file.py:function`, `package.module:function`), or a function.
 
     Raises:
         UsageFailure: no such built-in, file, module or function, or a parameter that gradprobe has no value for.
@@ -85,7 +80,7 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
 
 
 def target_of(function: FoundFunction, family: str | None = None) -> Target:
-    """The target that a function is. Raises UsageFailure: what `find_target` says of parameters."""
+    """Raises UsageFailure: what `find_target` says of parameters."""
     try:
         signature = inspect.signature(function.function)
     except (ValueError, TypeError):
@@ -106,11 +101,10 @@ class FoundFunction:
     function: Callable[..., Any]
     source: LoadedSource
     changes: Surroundings
-    """What its module made of the process."""
 
 
 def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
-    """The function that a word names, or that stands in its place. It raises what `find_target` does."""
+    """It raises what `find_target` does."""
     surroundings = Surroundings()
     if not isinstance(subject, str):
         function = readable(subject)
@@ -146,7 +140,6 @@ def parts_of(word: str) -> tuple[str, str]:
 
 
 def _spec(word: str) -> str:
-    """MODULE:FUNCTION of a built-in, and any other word as it is."""
     builtin = BUILTINS.get(word)
     if builtin is None:
         return word
@@ -191,7 +184,7 @@ def existing_file(path: Path, word: str) -> Path:
 
 
 def _packages(folder: Path) -> list[Path]:
-    """The packages that a folder is in, itself one, the outermost first; none where it is no package."""
+    """The packages that a folder is in, itself one, the outermost first."""
     return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
 
 
@@ -211,7 +204,7 @@ def _exists(name: str) -> bool:
 
 
 def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -> Any:
-    """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
+    """Whatever a user's module may do at import, it ends here as a sentence."""
     try:
         with gpu_stood_in(), surroundings.inside(), keeping_warnings():
             return load()
@@ -229,10 +222,9 @@ def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -
 
 
 def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    """The function that a name in a module means, by parameters that have names.
+    """The function that a name in a module means, by parameters that have names; it may stand in a class.
 
-    It may be an autograd.Function, or stand in a class ("A.apply"). The forward and the backward of an
-    autograd.Function mean the whole of it, since they run through its `apply` alone.
+    The forward and the backward of an autograd.Function mean the whole of it, which runs through its `apply` alone.
 
     Raises:
         UsageFailure: there is none of that name, or it is a kernel or another class.
@@ -260,7 +252,6 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
 
 
 def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
-    """Why a word is no target: the file has no such function, but these of its own."""
     words = f"target {word!r}: {file} has no function {name}"
     return UsageFailure(words, did_you_mean(name, own, "it has"))
 
@@ -278,7 +269,7 @@ def callables(module: ModuleType) -> Iterator[str]:
 
 
 def _window_form(parameter: inspect.Parameter) -> str:
-    """A number of a parameter that is an int by its annotation or its default; else a pair, which flash-attn takes."""
+    """A number where annotation or default say int; else a pair, which flash-attn takes."""
     words = inspect.formatannotation(parameter.annotation)
     is_pair = re.search(r"tuple|list|sequence", words, re.IGNORECASE)
     is_int = re.search(r"\bint\b", words) and not is_pair

@@ -32,13 +32,12 @@ class LoadedSource:
     file: str
     line: int
     sha256: str
-    """The hash of the file when it was read here."""
     shadows: tuple[str, ...] = ()
-    """Other files that Python would import under the same name if the search path had another order."""
+    """Other files that another order of the search path would import."""
 
 
 def source_of(function: AnyFunction, module: ModuleType | None = None) -> LoadedSource:
-    """The file of a function; its name is empty where Python cannot tell (a builtin)."""
+    """The file of a function, "" of a builtin."""
     plain = plain_function(function)
     try:
         file = Path(inspect.getsourcefile(plain) or "").resolve()
@@ -52,7 +51,7 @@ def source_of(function: AnyFunction, module: ModuleType | None = None) -> Loaded
 
 
 def _module_of(value: Any) -> str:
-    """The name of the module that a value, or the function inside it, was made in; "" where it does not say."""
+    """The module that a value, or the function inside it, was made in."""
     try:
         # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
         while callable(inner := vars(value).get("fn")):
@@ -63,7 +62,7 @@ def _module_of(value: Any) -> str:
 
 
 def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
-    """By file the modules that somebody may edit, of those that the values of modules with these names lead to."""
+    """By file the modules that somebody may edit, among those that the values of these lead to."""
     waiting, found = list(names), dict[str, ModuleType]()
     while waiting:
         module = sys.modules.get(waiting.pop())
@@ -77,7 +76,7 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def holding(file: str) -> list[str]:
-    """The modules that were made of a file, and those that hold anything of theirs: these are imported anew."""
+    """The modules made of a file, and those that hold anything of theirs: they are imported anew."""
     path, others = Path(file).resolve(), dict[str, ModuleType]()
     found, more = set[str](), set[str]()
     for name, module in [*sys.modules.items()]:
@@ -93,7 +92,7 @@ def holding(file: str) -> list[str]:
 
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
-    """Whether anything of some modules has a name in another one, or lies in a dict that has."""
+    """Whether a name of a module, or a dict of it, holds anything of others."""
     for value in [*vars(module).values()]:
         if isinstance(value, ModuleType):
             # A package has its modules as attributes, which are set anew.
@@ -107,7 +106,7 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
 
 
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
-    """The other files of a module's name on the search path, in the current folder, and in some more folders."""
+    """The other files of a module's name on the search path and in some more folders."""
     found: dict[str, None] = {}
     for folder in dict.fromkeys([os.getcwd(), *sys.path, *beside]):
         other = found_in(folder or os.getcwd(), module)
@@ -117,7 +116,7 @@ def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, .
 
 
 def found_in(folder: str, module: str) -> Path | None:
-    """The file of a dotted module below a folder, with links resolved; None where there is none."""
+    """The file of a dotted module below a folder, with links resolved."""
     *packages, name = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder, *packages)])
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
@@ -145,7 +144,6 @@ def readable(function: AnyFunction) -> AnyFunction:
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
-    """Whether it is a class with a forward and a backward, whose `apply` autograd differentiates."""
     if "torch" not in sys.modules or not isinstance(thing, type):
         return False
     from torch.autograd import Function
@@ -154,7 +152,7 @@ def is_autograd_function(thing: object) -> TypeGuard[Any]:
 
 
 def conventions(function: AnyFunction) -> Mapping[str, Any]:
-    """The options that a function is known to fix, whatever its arguments are."""
+    """The options that a function is known to fix."""
     return {"align": "top-left"} if _is_torch_s_own(function) else {}
 
 
@@ -176,7 +174,7 @@ def _torch_s_own(function: AnyFunction) -> AnyFunction:
 
 
 def _applied(owner: Any) -> AnyFunction:
-    """`Function.apply` by name: with the parameters of `forward`, without the ctx that some take first."""
+    """`Function.apply` by the names of `forward`, without its ctx."""
     from torch.autograd import Function
 
     signature = inspect.signature(owner.forward)
@@ -194,14 +192,12 @@ def _applied(owner: Any) -> AnyFunction:
 def _naming(
     function: AnyFunction, signature: inspect.Signature, original: AnyFunction
 ) -> AnyFunction:
-    """Gives the function a signature, and the name and source of the original."""
     functools.update_wrapper(function, original)
     vars(function)["__signature__"] = signature
     return function
 
 
 def _forward_of(function: Any) -> Any:
-    """What the call of a module calls; None of what is no module."""
     if "torch" not in sys.modules:
         return None
     import torch
@@ -210,7 +206,7 @@ def _forward_of(function: Any) -> Any:
 
 
 def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signature | None:
-    """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
+    """That of a function's schema, or of a module's `forward`."""
     if forward is not None and not hasattr(forward, "schema"):
         return inspect.signature(forward)
     schema = _schema_of(function if forward is None else forward)
@@ -221,7 +217,7 @@ def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signatur
 
 
 def _schema_of(function: Any) -> Any:
-    """`torch.library.custom_op` gives an object around an overload; `torch.ops.a.b` is a packet of overloads."""
+    """`torch.library.custom_op` wraps an overload; `torch.ops.a.b` is a packet of them."""
     if "torch" not in sys.modules:
         return None
     import torch
@@ -243,11 +239,7 @@ def _parameter(argument: Any) -> inspect.Parameter:
 
 
 def target_word(function: AnyFunction) -> str:
-    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds a function.
-
-    Only an attribute of the function's own module has a word. A function inside another, a lambda without a name and a
-    partial made on the spot have none.
-    """
+    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" of what is no attribute of its own module."""
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
@@ -260,7 +252,6 @@ def target_word(function: AnyFunction) -> str:
 
 
 def name_of(function: AnyFunction) -> str:
-    """The word of a function; where it has none, its file and qualified name."""
     if word := target_word(function):
         return word
     plain = plain_function(readable(function))
@@ -270,7 +261,7 @@ def name_of(function: AnyFunction) -> str:
 
 
 def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
-    """The name that a module's own statements bind to a function. Looking up a method makes a new object each time."""
+    """The name that a module's own statements bind to a function. A method is a new object each time."""
     own = getattr(function, "__name__", "")
     bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
@@ -282,7 +273,7 @@ def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
 
 
 def _imported_names(module: ModuleType) -> set[str]:
-    """The names that every import of the module binds: not those of a loop, nor of code that runs only as a script."""
+    """Those that every import binds: not those of a loop, nor of a script."""
     found = set[str]()
     try:
         body = ast.parse(_file(module).read_bytes()).body
@@ -299,7 +290,7 @@ def _imported_names(module: ModuleType) -> set[str]:
 
 
 def statements_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """What stands in a module at once or under a condition, but for what runs only as a script."""
+    """Those at once or under a condition, but for what runs only as a script."""
     for statement in body:
         if not isinstance(statement, (ast.If, ast.Try, ast.With)):
             yield statement
@@ -311,7 +302,7 @@ def statements_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _place(module: ModuleType) -> str:
-    """The part before the colon: the file, or in a package, where imports may be relative, the module."""
+    """The file, or in a package, where imports may be relative, the module."""
     file = _file(module)
     if file.suffix != ".py" or not file.is_file():
         return ""
@@ -324,12 +315,11 @@ def _place(module: ModuleType) -> str:
 
 
 def _file(module: ModuleType | None) -> Path:
-    """The absolute path of a module's file; the current folder where it has none (a builtin, a prompt)."""
+    """The current folder where it has none (a builtin, a prompt)."""
     return Path(getattr(module, "__file__", None) or "").absolute()
 
 
 def _relative(file: Path) -> str:
-    """The path as one types it in the current folder."""
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
 
 
@@ -363,7 +353,7 @@ _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
 
 
 def canonical_name(parameter: str) -> str | None:
-    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    """The name used here for what a parameter is called elsewhere."""
     word = parameter.lower()
     return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
 

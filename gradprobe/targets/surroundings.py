@@ -19,7 +19,7 @@ _SPACES = (
 )  # fmt: skip
 _ABSENT = object()
 _MOST_NAMED = 4
-# Copies of descriptors 1 and 2, for a target that closes them: the next file to be opened would get their output.
+# Copies of descriptors 1 and 2, for a target that closes them.
 _KEPT: dict[int, int] = {}
 
 
@@ -28,21 +28,21 @@ class _Setting:
     get: Callable[[], Any]
     put: Callable[[Any], object]
     words: str = ""
-    """Its name in sentences; "" where it changes no result."""
+    """In sentences; "" where it changes no result."""
     stays: bool = True
-    """Whether the target's value is set again when the target runs again."""
+    """Whether the target's value is set again for its next run."""
 
 
 @dataclass
 class Surroundings:
-    """The settings and functions that one target changed, at its import and in its calls."""
+    """What one target changed, at its import and in its calls."""
 
     _left: dict[str, Any] = field(default_factory=dict)
     _replaced: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """While open, all is as the target left it. Afterwards all is as before, for those who judge it."""
+        """While open, all is as the target left it; afterwards as before, for those who judge it."""
         settings = _settings()
         for number in (1, 2):
             if number not in _KEPT:
@@ -66,12 +66,12 @@ class Surroundings:
 
     @property
     def sets_threads(self) -> bool:
-        """Whether the target chose how many threads torch takes: in a fork it would wait for those that it has not."""
+        """Whether the target chose torch's threads: in a fork it would wait for those that it has not."""
         return "threads" in self._left
 
     @property
     def sentence(self) -> str:
-        """What the target left changed and could change a result; "" where there is nothing."""
+        """What it left changed and could change a result, or ""."""
         # torch replaces some of its own functions when parts of it are first used.
         named = sorted(
             f"{space}.{name}"
@@ -136,7 +136,7 @@ def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
 
 
 def _modes() -> tuple[Any, ...]:
-    """The modes that every call of torch passes through, and the default device, which is one of them."""
+    """The modes that calls of torch pass through, and the default device, which is one of them."""
     import torch
     from torch import overrides
     from torch.utils import _device, _python_dispatch
@@ -175,7 +175,7 @@ def _space(name: str) -> Any:
 
 
 def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    """The functions that were replaced, with what replaced them. A module may add functions when it is first used."""
+    """What replaced functions. A module may add functions when it is first used."""
     found: dict[tuple[str, str], Any] = {}
     for space, functions in before.items():
         now = vars(_space(space))
@@ -197,7 +197,6 @@ def _replace(functions: Mapping[tuple[str, str], Any]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Opens descriptors 1 and 2, and Python's streams on them, again where a target closed them."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         try:
             os.fstat(number)
@@ -212,17 +211,15 @@ _WARNINGS: dict[str, None] = {}
 
 
 def kept_warnings() -> tuple[str, ...]:
-    """What targets of this process warned of: `attention.py:12: DeprecationWarning: use tl.make_tensor_descriptor`."""
+    """What targets of this process warned of: `attention.py:12: DeprecationWarning: ...`."""
     return tuple(_WARNINGS)
 
 
 def warning_lines(warned: Iterable[str]) -> tuple[str, ...]:
-    """The same as a person reads it beside a failure."""
     return tuple(f"the target warns: {words}" for words in warned)
 
 
 def _keep(message: Warning | str, category: type[Warning], file: str, line: int, *_: Any) -> None:
-    """As `warnings.showwarning` is called."""
     _WARNINGS[f"{PurePath(file).name}:{line}: {category.__name__}: {message}"] = None
 
 
@@ -238,10 +235,7 @@ def keeping_warnings() -> Iterator[None]:
 
 @contextmanager
 def warned_once() -> Iterator[None]:
-    """The same, with filters that let each warning come and make none an error.
-
-    In the interpreter numpy warns of numbers that no GPU would warn of; these are left out.
-    """
+    """The same, each warning once and none an error, without those of numpy in the interpreter."""
     with warnings.catch_warnings(), keeping_warnings():
         warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -250,7 +244,6 @@ def warned_once() -> Iterator[None]:
 
 @contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """While open, torch is as in a new process."""
     import torch
 
     with contextlib.ExitStack() as stack:

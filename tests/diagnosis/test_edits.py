@@ -13,8 +13,7 @@ from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
 from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit, result_of
 from gradprobe.diagnosis.edits.tried import _placed, faults_of
 from gradprobe.model.allowance import NOTHING, Allowance, Client
-from gradprobe.model.patch import patched
-from gradprobe.model.report import CauseLine, Diagnosis, passing_edit
+from gradprobe.model.report import CauseLine, Diagnosis, passing_edit, patched
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of

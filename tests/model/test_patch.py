@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradprobe.model.patch import patched, replacements_of
+from gradprobe.model.report import patched, replacements_of
 
 LINES = st.lists(st.sampled_from(["a", "b", "", "+c", "-d", "@@ -1 +1 @@"]), max_size=8)
 

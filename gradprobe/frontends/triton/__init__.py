@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
-from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
+from ...model.case import ARCHITECTURES, DEFAULT_ARCHITECTURE, Architecture
 from .. import Language, Launches, replaced
 
 
@@ -66,7 +66,7 @@ def _replacements(as_cuda: bool) -> Iterator[AbstractContextManager[Any]]:
 
     if torch.cuda.is_available():
         return
-    gpu = ARCHITECTURES[_asked_for or DEFAULT]
+    gpu = ARCHITECTURES[_asked_for or DEFAULT_ARCHITECTURE]
     yield _DriverWatcher(gpu)
     answers = {"get_device_properties": _properties(gpu), "get_device_name": gpu.name}
     answers |= {"get_device_capability": gpu.capability, "current_device": 0}

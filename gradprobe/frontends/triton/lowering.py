@@ -25,7 +25,7 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from ...model.architectures import ARCHITECTURES, DEFAULT
+from ...model.case import ARCHITECTURES, DEFAULT_ARCHITECTURE
 from ...model.report import CompileError
 from ...processes.ended import EndedLine
 from . import architecture, target_of
@@ -33,7 +33,7 @@ from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
-_USUAL = (DEFAULT, "sm_80", "sm_100", "gfx942")
+_USUAL = (DEFAULT_ARCHITECTURE, "sm_80", "sm_100", "gfx942")
 # Wrong whatever the sizes of a case are: a name, or a statement that the language does not have.
 _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 # Wrong only where a kernel stays so with larger blocks.
