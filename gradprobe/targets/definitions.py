@@ -30,7 +30,6 @@ from .naming import edited_modules, is_autograd_function, source_of, statements_
 from .surroundings import Surroundings
 
 Definition = ast.FunctionDef | ast.ClassDef
-_Kind = inspect._ParameterKind
 # What can make a name that the text of a file does not hold.
 _MAKES_NAMES = re.compile(
     r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
@@ -138,31 +137,29 @@ def _is_checkable(node: Definition) -> bool:
     """Whether every parameter has a meaning here, and q, k and v are among them."""
     try:
         parameters_of(_signature(node), node.name)
-    except UsageFailure:
+    except (UsageFailure, SyntaxError):
         return False
     return True
 
 
 def _signature(node: Definition) -> inspect.Signature:
     if isinstance(node, ast.FunctionDef):
-        return inspect.Signature(list(_parameters(node.args)))
+        return _signature_of(node.args)
     methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-    parameters = list(_parameters(methods["forward"].args)) if "forward" in methods else []
-    return inspect.Signature(parameters if "setup_context" in methods else parameters[1:])
+    if "forward" not in methods:
+        return inspect.Signature()
+    signature = _signature_of(methods["forward"].args)
+    taken = list(signature.parameters.values())
+    return signature if "setup_context" in methods else signature.replace(parameters=taken[1:])
 
 
-def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
-    """A default is not evaluated."""
-    alone, either, defaults = arguments.posonlyargs, arguments.args, arguments.defaults
-    required = len(alone) + len(either) - len(defaults)
-    values = [*[None] * required, *defaults, None, *arguments.kw_defaults, None]
-    kinds = [_Kind.POSITIONAL_ONLY] * len(alone) + [_Kind.POSITIONAL_OR_KEYWORD] * len(either)
-    kinds += [_Kind.VAR_POSITIONAL, *[_Kind.KEYWORD_ONLY] * len(arguments.kwonlyargs)]
-    given = [*alone, *either, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    for parameter, kind, value in zip(given, [*kinds, _Kind.VAR_KEYWORD], values, strict=True):
-        if parameter is not None:
-            default = inspect.Parameter.empty if value is None else None
-            yield inspect.Parameter(parameter.arg, kind, default=default)
+def _signature_of(arguments: ast.arguments) -> inspect.Signature:
+    """As Python reads it; a default counts as None, and is not evaluated."""
+    nothing = ast.Constant(None)
+    arguments.defaults = [nothing] * len(arguments.defaults)
+    arguments.kw_defaults = [value and nothing for value in arguments.kw_defaults]
+    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, nothing)))
+    return inspect.signature(eval(compile(function, "", "eval")))  # noqa: S307 - None alone
 
 
 @dataclass(frozen=True)

@@ -124,13 +124,17 @@ def found_in(folder: str, module: str) -> Path | None:
 
 def readable(function: AnyFunction) -> AnyFunction:
     """The function itself, or an equal one that names its parameters."""
+    if "torch" not in sys.modules:
+        return function
+    import torch
+
     if _is_torch_s_own(function):
         return _torch_s_own(function)
     owner = function if isinstance(function, type) else getattr(function, "__self__", None)
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    forward = _forward_of(function)
+    forward = function.forward if isinstance(function, torch.nn.Module) else None
     signature = _declared_signature(function, forward)
     if signature is None:
         return function
@@ -197,14 +201,6 @@ def _naming(
     return function
 
 
-def _forward_of(function: Any) -> Any:
-    if "torch" not in sys.modules:
-        return None
-    import torch
-
-    return function.forward if isinstance(function, torch.nn.Module) else None
-
-
 def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signature | None:
     """That of a function's schema, or of a module's `forward`."""
     if forward is not None and not hasattr(forward, "schema"):
@@ -218,8 +214,6 @@ def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signatur
 
 def _schema_of(function: Any) -> Any:
     """`torch.library.custom_op` wraps an overload; `torch.ops.a.b` is a packet of them."""
-    if "torch" not in sys.modules:
-        return None
     import torch
 
     overload = getattr(function, "_opoverload", function)

@@ -3,7 +3,9 @@
 import textwrap
 
 import pytest
+import torch
 
+from gradprobe.targets.find import find_target
 from tests.cli.command import run
 
 WRITTEN = """
@@ -40,14 +42,17 @@ module, scripted_module, positional = Attention(), torch.jit.script(Attention())
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["operator", "overload", "scripted", "scripted_module"])
-def test_it_is_checked_like_any_other_function(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_each_is_called_by_its_names_as_any_other_function_is(tmp_path):
     (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
-    small = "--batch 1 --heads 1 --seqlen 20 --head-dim 8 --runs contiguous"
-    ran = run(f"check operators.py:{name} {small}")
-    assert ran.code == 0, ran.err
-    assert ran.out.startswith(f"MATCH  operators.py:{name}")
+    q, k, v, do = torch.randn(4, 1, 1, 5, 3).unbind()
+    p = torch.softmax(q @ k.mT * 3**-0.5, -1)
+    for name in ("operator", "packet", "overload", "scripted", "scripted_module"):
+        target = find_target(f"{tmp_path / 'operators.py'}:{name}")
+        given = {"do": do} if target.is_backward else {}
+        result = target.function(v=v, k=k, q=q, **given)
+        found, expected = (result[2], p.mT @ do) if given else (result, p @ v)
+        assert target.is_backward is ("module" not in name)
+        assert torch.allclose(found, expected, atol=1e-6), name
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

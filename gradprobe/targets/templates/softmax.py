@@ -11,8 +11,8 @@ As it stands, plain PyTorch takes the kernel's place and everything matches. Cha
 import torch
 from torch import Tensor
 
-# Arguments come by name, so what you do not need you leave out. An option of the command line that has no parameter
-# here is refused, never dropped; add the parameter when your kernel has the option:
+# Arguments come by name. An option of the command line that has no parameter here is refused, never dropped; add the
+# parameter when your kernel has the option:
 #
 #   scale      float         of the scores, 1 / sqrt(D) unless --scale says otherwise
 #   causal     bool          --causal: row i sees keys j <= i + N - M
@@ -46,8 +46,8 @@ def backward(
         q: [B, H, M, D].
         k: [B, Hkv, N, D]; query head h reads key/value head h // (H / Hkv).
         v: [B, Hkv, N, Dv].
-        do: [B, H, M, Dv], the gradient of O. It may have any strides, 0 among them, as q, k and v may. A kernel that
-            needs them contiguous should raise; gradprobe then notes that layout as skipped.
+        do: [B, H, M, Dv], the gradient of O. All may have any strides, do 0 too. A kernel that needs them contiguous
+            should raise; gradprobe then notes that layout as skipped.
     """
     # YOUR KERNEL: dq, dk, dv = my_ops.attention_backward(q, k, v, do, scale, causal)
     # return {"dQ": dq, "dK": dk, "dV": dv}
@@ -67,7 +67,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = Fal
 def _scores_to_output(
     q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """q, k and v in at least float32 with a key/value head for each query head; LSE, P and O."""
+    """q, k and v in at least float32, with as many heads each; LSE, P and O."""
     wide = torch.promote_types(q.dtype, torch.float32)
     shared = q.shape[1] // k.shape[1]
     k, v = (tensor.to(wide).repeat_interleave(shared, 1) for tensor in (k, v))

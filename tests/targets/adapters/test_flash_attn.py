@@ -29,7 +29,7 @@ def _installed(monkeypatch):
     sys.modules.pop("gradprobe.targets.adapters.flash_attn", None)
 
 
-@sampled("options", OPTIONS, push=[OPTIONS[at] for at in (2, 5, 6, 8, 9, 11, 14)])
+@sampled("options", OPTIONS, push=[OPTIONS[at] for at in (2, 6, 11, 14)])
 def test_it_matches_under_every_option_that_flash_attn_has(options):
     report = probed(FLASH, dtype="float16", **options)
     assert report.verdict == "match", ratios(report)

@@ -26,7 +26,7 @@ BIASED = [{"bias": True, "bias_axes": axes} for axes in ("hmn", "bhmn", "b", "bn
 ]  # fmt: skip
 
 
-@sampled("options", [*MASKED, *BIASED, {"head_dim_v": 40}], push=6)
+@sampled("options", [*MASKED, *BIASED, {"head_dim_v": 40}], push=3)
 def test_the_math_kernel_matches_under_every_option(options):
     report = probed("sdpa-math", **options)
     assert report.verdict == "match", ratios(report)
@@ -40,17 +40,12 @@ def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agr
     assert report.provenance.reference == "sdpa-math"
 
 
-@pytest.mark.parametrize("options", MASKED[1::5])
+@sampled("options", MASKED[1::5], push=1)
 def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     report = probed("sdpa-flash", **options)
     assert report.verdict == "match", ratios(report)
     layouts = [run.layout for run, _ in report.measured]
     assert layouts == ["contiguous", "distinct-unit", "do=expanded"]
-
-
-def test_the_choice_of_pytorch_matches_in_16_bits():
-    report = probed("sdpa", dtype="bfloat16", mask="dead-rows", bias=True)
-    assert report.verdict == "match", ratios(report)
 
 
 def test_what_sdpa_cannot_express_exits_as_wrong_usage():
