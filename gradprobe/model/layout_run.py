@@ -104,8 +104,8 @@ class Element(Struct, frozen=True, kw_only=True):
 # twice as much; the last of whatever is beyond, or not finite.
 LEVELS = "abcdefghijklmnopqrstuvwxyz"
 WITHIN = "c"
-# A tile that masks cover, and nothing came there; and one that is right, though by how much nobody asked.
-HIDDEN, UNMEASURED = "-", "."
+# A tile that masks cover, and nothing came there.
+HIDDEN = "-"
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ class Head(Struct, frozen=True, kw_only=True):
     rows: Ranges = ()
     keys: Ranges = ()
     tiles: tuple[str, ...] = ()
-    """Its map: of each tile one of LEVELS, a capital where all that is expected is 0, HIDDEN or UNMEASURED."""
+    """Its map: of each tile one of LEVELS, a capital where all that is expected is 0, or HIDDEN. Empty of a right head."""
 
     @property
     def ratio(self) -> float:
@@ -149,8 +149,6 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     heads: tuple[Head, ...] = ()
     tile: tuple[int, int] = (0, 0)
     """Of their maps; where not all rows were shown, each of those is a line."""
-    bounded: bool = False
-    """Whether tiles of right heads give the most that an element may be off: they passed the sieve."""
 
     @property
     def title(self) -> str:

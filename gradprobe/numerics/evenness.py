@@ -1,14 +1,8 @@
 """Evenness: whether a head errs as much as others do, and no more than roundings make it.
 
-A bound says what one element may err by at most. A head that errs twice as much as it should may stay within it, but
-its rows, all together, do not: a kernel rounds alike in all of its heads, and what a rounding adds is known (`spread`).
-
-The size of a head's errors is the mean over its rows of e^2 / (what all parts add if each is rounded once). If part i
-is rounded w_i times, that is sum_i w_i share_i on average, exactly, so two heads of one kernel differ at most as a
-linear programme over w says (`most`). Each row errs by itself, so the rest is chance: by Welch's t, of the logarithms.
-
-A kernel that rounds more than its contract says (PyTorch's eager attention in bfloat16 rounds S, P, dP and dS, each as
-often as an operation stores it) is given a budget that allows for it only where its errors are roundings by all this.
+The size of a head's errors is the mean over its rows of e^2 / (what all parts of `rounding_spread` add if each is
+rounded once). If part i is rounded w_i times, that is sum_i w_i share_i on average, so two heads of one kernel differ
+at most as a linear programme over w says. Rows err each by itself, so the rest is chance: Welch's t of the logarithms.
 """
 
 from __future__ import annotations
@@ -23,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.number import listed
+from ..model.layout_run import Identity
+from ..model.number import Number, listed
 from ..reference import Attention
 from ..reference.attention import BY_KEY
 from ..runtime.run import Trace
@@ -36,8 +31,9 @@ from .declared_precision import (
     growth_of,
     with_roundings,
 )
-from .rounding_spread import RESULTS, Parts, Scatter, rounding, scatter_of
+from .rounding_spread import RESULTS, Scatter, rounding, scatter_of
 
+NAME = "I11 heads round alike"
 FALSE_ALARMS = 1e-6
 """How often chance alone may accuse a right kernel in a whole check: of a million, one."""
 TILES = (0, 64, 16)
@@ -215,6 +211,29 @@ def excess(
     return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
 
 
+def _beside(heads: Heads) -> Iterator[tuple[str, HeadScatter, list[HeadScatter]]]:
+    for result, of_result in heads.items():
+        for head in of_result:
+            yield result, head, [one for one in of_result if one is not head]
+
+
+def evenness(heads: Heads) -> list[Identity]:
+    """I11: the head that errs most beyond others, and by how much; empty where no head's errors are known."""
+    checks, found = sum(map(len, heads.values())), list[tuple[float, str]]()
+    for result, head, others in _beside(heads):
+        most = times = excess(head, others, checks)
+        if others:
+            times = math.sqrt(head.size / _mean(others).size)
+        beside = "in the other heads" if others else "roundings make it"
+        place = f"batch {head.place[0]}, head {head.place[1]}"
+        found.append((most, f"{result} of {place} errs {times:.1f} times as much as {beside}"))
+    if not found:
+        return []
+    most, where = max(found)
+    name = NAME if most <= 1.0 else f"{NAME}: {where}"
+    return [Identity(name=name, holds=most <= 1.0, residual=Number(most), budget=Number(1.0))]
+
+
 def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
     """What several heads come to on average, one as much as another."""
     size, count = sum(head.size for head in heads), len(heads)
@@ -231,21 +250,16 @@ def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
 
 def _by_chance(checks: int, *heads: HeadScatter) -> float:
     """By how much the logarithms of sizes differ by chance: Student's t, of Welch's degrees of freedom, at the rate
-    that leaves FALSE_ALARMS for all checks together. A head has three: its size by itself, beside others, and its
-    slopes or elements.
+    that leaves FALSE_ALARMS for all checks. A head has three: its size by itself, beside others, and its elements.
 
     Rows whose squares are a chi-square of four or more degrees keep that rate within a factor of two from three rows
     on, of one degree within a factor of seven (simulated; the logarithm takes most of their skewness away).
     """
     variance = sum(head.scatter + head.in_common for head in heads)
     freedom = variance**2 / max(sum(head.scatter**2 / (head.rows - 1) for head in heads), 1e-300)
-    return student(FALSE_ALARMS / (3 * checks), freedom) * math.sqrt(variance)
-
-
-def student(rate: float, freedom: float) -> float:
-    """What Student's t exceeds so often (Wallace, 1959, which is within 2 % from three degrees of freedom on)."""
-    z = -NormalDist().inv_cdf(rate) * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)))
+    # Wallace (1959), within 2 % from three degrees of freedom on.
+    z = -NormalDist().inv_cdf(FALSE_ALARMS / (3 * checks)) * (8 * freedom + 3) / (8 * freedom + 1)
+    return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)) * variance)
 
 
 def rounded_besides(
@@ -257,6 +271,9 @@ def rounded_besides(
     compared: Callable[[Precision], Comparison],
 ) -> tuple[Comparison, CoarserArithmetic] | None:
     """The comparison with the narrowest budget that allows for more roundings; None where none does.
+
+    PyTorch's eager attention rounds S, P, dP and dS, each as often as an operation stores it. A budget that allows for
+    it is given only where the errors are roundings, alike in all heads, and no element stands out.
 
     Args:
         plain: the comparison by the contract.
@@ -292,11 +309,7 @@ def _coarser(names: Sequence[str], dtype: str, tile: int) -> CoarserArithmetic:
 def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
     checks = sum(map(len, heads.values()))
-    for of_result in heads.values():
-        for head in of_result:
-            if excess(head, [one for one in of_result if one is not head], checks, often) > 1:
-                return False
-    return True
+    return all(excess(head, others, checks, often) <= 1 for _, head, others in _beside(heads))
 
 
 def _any_stands_out(
@@ -306,28 +319,24 @@ def _any_stands_out(
     spread: Mapping[str, Scatter],
     often: Mapping[str, float],
 ) -> bool:
-    """Whether an element of a head errs more than roundings that make the head's errors can."""
+    """Whether an element of a head errs more than roundings that make the head's errors can.
+
+    An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
+    such errors: of n elements one is beyond t deviations at most 2 n exp(-t^2 / 2) of the time.
+    """
     checks = sum(map(len, heads.values()))
     for result, of_result in heads.items():
         expected = plain.expected[result]
         parts = spread[result].with_stored(rounding(plain.precision, expected))
         squares = (trace.values[result].double() - expected).square()
         for head in of_result:
-            of_head = {name: part[head.place] for name, part in parts.items()}
-            if _stands_out(head, of_head, squares[head.place], checks, often):
+            of_head, own = (
+                squares[head.place],
+                {name: of[head.place] for name, of in parts.items()},
+            )
+            size = of_head.new_tensor(head.size * math.exp(_by_chance(checks, head)))
+            variance = head.repeated * _most(size, own, head.shares, often)
+            far = 2 * math.log(6 * of_head.numel() * checks / FALSE_ALARMS)
+            if bool((of_head > far * variance).any()):
                 return True
     return False
-
-
-def _stands_out(
-    head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]
-) -> bool:
-    """Whether one does of a head's elements [R, C].
-
-    An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
-    such errors: of n elements one is beyond t deviations at most 2 n exp(-t^2 / 2) of the time.
-    """
-    size = squares.new_tensor(head.size * math.exp(_by_chance(checks, head)))
-    variance = head.repeated * _most(size, parts, head.shares, often)
-    far = 2 * math.log(6 * squares.numel() * checks / FALSE_ALARMS)
-    return bool((squares > far * variance).any())

@@ -1,7 +1,7 @@
-"""LargeRun: a run that is compared block by block. JudgedRun: what was found of its blocks, and what is kept of it.
+"""LargeRun: a run that is compared block by block. JudgedRun: what was found of its blocks.
 
-Kept of each result of linear size are its error and what it is allowed at least, in bfloat16: by these a further run of
-the same values is judged without the reference.
+Of each result of linear size its error and what it is allowed at least are kept: by these a further run of the same
+values is judged without the reference.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .declared_precision import Precision, ordinary
 from .least import NEARLY_0
 from .tally import Finding, RisingErrors, Tally
 
-# Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
-# a bound is never more than the bound; of an error it is off by half a unit in the last place.
+# So that three layouts need no more memory than their results. What is kept of a bound is never more than the bound; of
+# an error it is off by half a unit in the last place.
 KEPT_AS = torch.bfloat16
 OFF = 2.0**-8
 KEPT = 1.0 - OFF
@@ -36,7 +36,7 @@ SMALLEST_BOUND = 2.0**-120
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """A mapping of which the names are known, and the values made when one of them is asked for."""
+    """A mapping of known names, whose values are made when one of them is asked for."""
 
     def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Tensor]]) -> None:
         self._names, self._make = tuple(names), make
@@ -106,46 +106,37 @@ class LargeRun:
 
 @dataclass
 class LeastErrors:
-    """How far an intermediate is off, as multiples of what is allowed at least."""
+    """How far the heads of an intermediate are off, [h] each, as multiples of what is allowed at least."""
 
-    rows: Tensor
-    """[h, r] the worst of each row."""
+    worst: Tensor
     squares: Tensor
-    """[h] the sum of the squares of all."""
+    """The sum of the squares of all."""
     largest: Tensor
-    """[h] the largest error itself."""
+    """The largest error itself."""
 
     @staticmethod
     def joined(parts: Sequence[LeastErrors]) -> LeastErrors:
-        """Those of tiles, one after another."""
-        squares, largest = (
-            torch.stack([getattr(one, name) for one in parts]) for name in ("squares", "largest")
+        """Those of tiles."""
+        worst, squares, largest = (
+            torch.stack([getattr(one, name) for one in parts])
+            for name in ("worst", "squares", "largest")
         )
-        rows = torch.cat([one.rows for one in parts], 1)
-        return LeastErrors(rows, squares.sum(0), largest.amax(0))
+        return LeastErrors(worst.amax(0), squares.sum(0), largest.amax(0))
 
     @property
     def right(self) -> Tensor:
         """[h] whether all of a head are allowed; a NaN of either makes a NaN, which is not."""
-        return (self.rows <= 1.0).all(1) & ~self.squares.isnan()
+        return (self.worst <= 1.0) & ~self.squares.isnan()
 
-    def finding(
-        self, case: Case, name: str, shape: tuple[int, ...], right: Tensor, seen: Tensor | None = None
-    ) -> Finding:  # fmt: skip
-        """A Finding of the heads that are right, with ratios at least as large as those by the whole budget would be.
-
-        Args:
-            right: [h].
-            seen: of a matrix, the tiles that masks leave, [R, C].
-        """
+    def finding(self, case: Case, name: str, shape: tuple[int, ...], right: Tensor) -> Finding:
+        """A Finding of the heads [h] that are right, with ratios no less than those by the whole budget."""
         tally, right = Tally(case, name, shape), right.cpu()
-        rows = self.rows.cpu().double().masked_fill(~right[:, None], 0.0)
-        rows = rows.reshape(tally.shape[:3])
-        tally.grid.bound(rows, seen)
-        tally.ratio, tally.squares = rows.amax(2), float(self.squares.cpu()[right].sum())
+        worst = self.worst.cpu().double().masked_fill(~right, 0.0)
+        tally.ratio = worst.reshape(tally.shape[:2])
+        tally.squares = float(self.squares.cpu()[right].sum())
         tally.total = tally.counted = int(right.sum()) * math.prod(tally.shape[2:])
         tally.max_abs_err = float(self.largest.cpu()[right].max()) if tally.counted else 0.0
-        return replace(tally.finding(), bounded=True)
+        return tally.finding()
 
 
 def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
@@ -153,10 +144,10 @@ def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
     largest = torch.linalg.vector_norm(error.flatten(1), math.inf, dim=1)
     # 0 of 0 that are allowed is right.
     ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound)
-    ratio = ratio.reshape(*error.shape[:2], -1)
-    rows = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share
-    norm = torch.linalg.vector_norm(ratio, dim=(1, 2), dtype=torch.double) / share
-    return LeastErrors(rows, norm.square(), largest)
+    ratio = ratio.flatten(1)
+    worst = torch.linalg.vector_norm(ratio, math.inf, dim=1) / share
+    norm = torch.linalg.vector_norm(ratio, dim=1, dtype=torch.double) / share
+    return LeastErrors(worst, norm.square(), largest)
 
 
 @dataclass
@@ -171,10 +162,8 @@ class JudgedRun:
     matches: bool = True
     undecided: int = 0
     kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """By intermediate of linear size: the run's values less the expected ones, and what each of them is allowed at
-    least, the rounding of its own dtype included; empty where no further run comes."""
-    maps: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    """Of P, dP and dS in a batch, the tiles of their maps that masks leave, [R, C]."""
+    """By intermediate of linear size: its errors, and what each is allowed at least, the rounding of its own dtype
+    included; empty where no further run comes."""
 
     def part(self, tensor: Tensor, name: str, block: Block | None) -> Tensor:
         return tensor if block is None else block.of(tensor, self.run.case.axes(name))
@@ -243,10 +232,8 @@ class JudgedRun:
             rising_own=RisingErrors.of(own),
             rising=RisingErrors.of(rising),
             counted=counted,
-            bounded=any(one.bounded for one in findings),
         )
 
 
 def _by_head(of: Finding) -> tuple[Tensor, ...]:
-    assert of.signs is not None
     return of.ratio, of.wrong, of.own, of.wrong_rows, of.wrong_columns, of.largest, of.signs

@@ -1,8 +1,4 @@
-"""Spread: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV.
-
-A rounding errs by anything within half a spacing: its variance is a third of the square of that. What it adds to a
-gradient follows by first order, as in `bounds`.
-"""
+"""Spread: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV, to first order."""
 
 from __future__ import annotations
 
@@ -25,9 +21,8 @@ Parts = dict[str, Tensor]
 """By what is rounded: the variance that it adds to each row, [h, r, 1] summed over its elements, or to each element.
 
 "product": the rounding of P or dS for the product, whatever their last bits are; "exactly": of just these P or dS (a P
-of nearly 1 rounds to 1), and "late": of P before it is divided by the row's sum; "operand": of q or k before the
-scores; "S", "shifted", "P", "dP" and "spread": of scores, of these less the row's maximum, of P, dP, and dP - delta;
-"delta": of delta, O and P dP.
+of nearly 1 rounds to 1); "late": of P before it is divided; "operand": of q or k before the scores; "shifted": of
+scores less the row's maximum; "spread": of dP - delta; "delta": of delta, O and P dP.
 """
 
 _EXPONENT = 0x7FF << 52
@@ -35,9 +30,7 @@ _EXPONENT = 0x7FF << 52
 
 
 def rounding(precision: Precision, values: Tensor) -> Tensor:
-    """The variance of rounding values [float64] to 16 bits, whatever their last bits are: a third of the square of half
-    a spacing.
-    """
+    """The variance of rounding float64 values to 16 bits: a third of the square of half a spacing."""
     power = (values.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
     return (power * precision.matrix).clamp_(min=precision.floor).square_().mul_((power > 0) / 3)
 
@@ -49,9 +42,8 @@ class Scatter:
     queries: Tensor
     """[2, B, H] what query rows have in common, summed over them, and the squares of that."""
     parts: Parts = field(default_factory=dict)
-    """[B, H, R, 1] each, or [B, H, R, C] by element; "terms", how many each row sums, and "shared", the squares of what
-    query rows have in common, stand beside them.
-    """
+    """[B, H, R, 1] each, or [B, H, R, C] by element; beside them "terms", how many each row sums, and "shared", the
+    squares of what query rows have in common."""
 
     def add(self, x: Attention, result: str, tile: Tile, parts: Parts) -> None:
         rows = (x.k if result in BY_KEY else x.q).shape[:-1]
@@ -103,17 +95,16 @@ class _Tile:
         self.x, self.values, self.precision, self.by_element = x, values, precision, by_element
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.p, self.pe, self.ds = (values[name] for name in ("P", "PE", "dS"))
-        self.rounding, self.delta = partial(rounding, precision), values["delta"][..., None]
-        self.spread = values["dP"] - self.delta
+        self.rounding, delta = partial(rounding, precision), values["delta"][..., None]
+        self.spread = values["dP"] - delta
         # What moves a score moves its own P, the whole row by LSE, and delta.
         self.moved = self._scores()
         self.by_lse = {name: _rows(self.p**2 * one) for name, one in self.moved.items()}
         self.of_dp = self.p**2 * self.rounding(values["dP"])
-        self.by_delta = {
-            name: _rows((self.p * self.spread) ** 2 * one) for name, one in self.moved.items()
-        }
+        weights = (self.p * self.spread) ** 2
+        self.by_delta = {name: _rows(weights * one) for name, one in self.moved.items()}
         of_o = _rows(self.do**2 * self.rounding(values["O"]))
-        self.by_delta["delta"] = _rows(self.of_dp) + of_o + self.rounding(self.delta)
+        self.by_delta["delta"] = _rows(self.of_dp) + of_o + self.rounding(delta)
 
     def _scores(self) -> Parts:
         """[h, m, N] the variances of scores."""
@@ -137,13 +128,13 @@ class _Tile:
         of_ds |= {"spread": p**2 * self.rounding(self.spread)}
         # delta's error is one for the row: of dQ it meets the row of P K, of dK each P.
         row, by_keys = scale**2 * self._squares(p @ self.k), dict(of_ds)
-        dq = _times(of_ds, self._squares(self.k), scale)
+        dq = self._times(of_ds, self.k, scale)
         for name, one in self.by_delta.items():
             by_keys[name] = of_ds.get(name, 0.0) + p**2 * one
             dq[name] = dq.get(name, 0.0) + row * one
-        found = {"O": _times(of_pe, self._squares(self.v)), "dQ": dq}
-        found["dK"] = _times(_transposed(by_keys), self._squares(self.q), scale)
-        found["dV"] = _times(_transposed(of_pe), self._squares(self.do))
+        found = {"O": self._times(of_pe, self.v), "dQ": dq}
+        found["dK"] = self._times(by_keys, self.q, scale, is_transposed=True)
+        found["dV"] = self._times(of_pe, self.do, is_transposed=True)
         for result in RESULTS:
             terms = self.values["valid"].sum(-2 if result in BY_KEY else -1)
             found[result]["terms"] = terms.expand(len(self.q), -1).double()[..., None]
@@ -151,9 +142,8 @@ class _Tile:
 
     def in_common(self) -> Parts:
         """[h, m, N] of dK and dV: the squares of what each query row adds by errors that it has for all keys."""
-        from_lse, from_delta = (
-            torch.stack([*of.values()]).sum(0) for of in (self.by_lse, self.by_delta)
-        )
+        of_rows = (self.by_lse, self.by_delta)
+        from_lse, from_delta = (torch.stack([*of.values()]).sum(0) for of in of_rows)
         of_dk = self.ds**2 * from_lse + self.p**2 * from_delta
         return {
             "dK": self.x.scale**2 * _rows(self.q**2) * of_dk,
@@ -168,14 +158,14 @@ class _Tile:
     def _squares(self, rows: Tensor) -> Tensor:
         return rows.square() if self.by_element else _rows(rows.square())
 
+    def _times(
+        self, matrices: Parts, rows: Tensor, scale: float = 1.0, *, is_transposed: bool = False
+    ) -> Parts:
+        squares = scale**2 * self._squares(rows)
+        return {
+            name: (one.mT if is_transposed else one) @ squares for name, one in matrices.items()
+        }
+
 
 def _rows(of: Tensor) -> Tensor:
     return of.sum(-1, keepdim=True)
-
-
-def _transposed(matrices: Parts) -> Parts:
-    return {name: one.mT for name, one in matrices.items()}
-
-
-def _times(matrices: Parts, squares: Tensor, scale: float = 1.0) -> Parts:
-    return {name: scale**2 * one @ squares for name, one in matrices.items()}

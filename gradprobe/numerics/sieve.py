@@ -1,8 +1,7 @@
 """The sieve: large runs held to what the budget allows at least, block after block, on the device that has the results.
 
-In float64 are the reference and what is subtracted from it alone. What passes is right by the whole budget, since
-`least` is never kinder. Of the key heads that do not pass, which are not wrong yet, `compare` decides. Both leave a
-Finding of their heads, and these together are the run's. No sums of all heads are held.
+What passes is right by the whole budget, since `least` is never kinder. Of the key heads that do not pass, which are
+not wrong yet, `compare` decides. Both leave a Finding of their heads. No sums of all heads are held.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from .block import Block, block_at, blocks
 from .compare import Comparison, allowed
 from .declared_precision import output_rounding
 from .large_run import KEPT, KEPT_AS, OFF, JudgedRun, LargeRun, LeastErrors, errors_of
-from .tally import Tally
 from .totals import Totals
 
 ROWS = {"cpu": 256, "cuda": 1024}
@@ -53,12 +51,8 @@ class SiftedBlock:
 
     def __init__(self, judged: JudgedRun, totals: Totals, block: Block) -> None:
         run = judged.run
-        self.judged, self.totals, self.block, self.precision = (
-            judged,
-            totals,
-            block,
-            run.precision,
-        )
+        self.judged, self.totals, self.block = judged, totals, block
+        self.precision = run.precision
         self.case, self.x = block.case(run.case), run.problem(block)
         self.came, zeros = run.of(block), self.x.q.new_zeros
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
@@ -93,18 +87,9 @@ class SiftedBlock:
         findings = {}
         for name, of in errors.items():
             right, shape = passed if name in BY_KEY else by_head, tuple(self.came[name].shape)
-            findings[name] = of.finding(self.case, name, shape, right, self._map(name))
+            findings[name] = of.finding(self.case, name, shape, right)
         self.judged.found.append((self.block, findings))
         self.judged.undecided += int(self.undecided.cpu()[by_head].sum())
-
-    def _map(self, name: str) -> Tensor | None:
-        """Which tiles of the map of a matrix the masks leave in this batch: of one head as of all."""
-        if name not in MATRICES:
-            return None
-        maps, at = self.judged.maps, (name, self.block.batch)
-        if at not in maps:
-            maps[at] = Tally(self.case, name, self.came[name].shape).grid.seen_of(self.x)
-        return maps[at]
 
     def _rows_of_a_tile(self) -> int:
         device, of_several = self.x.q.device, self.x.k.shape[1] > 1
@@ -156,9 +141,7 @@ class SiftedBlock:
         rounding = output_rounding(expected, bound, self.came[name].dtype)
         bound = (bound + rounding * ((expected != 0) | (bound > 0))) * KEPT
         error = (value - expected).masked_fill(value == expected, 0.0)
-        if (
-            name == "LSE"
-        ):  # of a row that sees no key there are several conventions, and nothing reads it
+        if name == "LSE":  # nothing reads that of a row that sees no key
             error = error.masked_fill(~self.live & ~value.isnan(), 0.0)
         self.judged.keep(name, self.block, error, bound)
         self.errors[name].append(errors_of(error[0], bound[0]))

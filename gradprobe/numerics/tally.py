@@ -15,7 +15,7 @@ from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.layout_run import HIDDEN, INHERITED, LEVELS, MATCH, MISMATCH, WITHIN, Element
 from ..model.number import Number, spans
-from ..reference import Attention, Tile
+from ..reference import Tile
 from ..reference.attention import MATRICES
 
 ElementIndex = tuple[int, int, int, int]
@@ -119,18 +119,16 @@ class Finding:
     """[B, H, C] bool."""
     largest: Tensor
     """[B, H] the largest magnitude expected; 0 of a head that passed the sieve."""
+    signs: Tensor
+    """[B, H, R, C] uint8: the maps of all heads, as `Grid.signs`; only those of wrong heads tell."""
+    cell: tuple[int, int]
+    """Rows and columns of one of their tiles."""
     rising_own: RisingErrors = RisingErrors()
     """Of the wrong elements that are not inherited."""
     rising: RisingErrors = RisingErrors()
     """Of all wrong elements."""
     counted: int = 0
     """Elements that are allowed any error, or err by any."""
-    signs: Tensor | None = None
-    """[B, H, R, C] uint8: the maps of all heads, as `Grid.signs`; None where none were made."""
-    cell: tuple[int, int] = (0, 0)
-    """Rows and columns of one of their tiles."""
-    bounded: bool = False
-    """Whether the maps of right heads say what the worst element of all rows of a tile may be at most."""
 
     @property
     def first(self) -> Element | None:
@@ -164,6 +162,11 @@ class Finding:
     def column_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
         """The wrong columns of a head as inclusive ranges: keys of a matrix of scores, else dims."""
         return spans(self.wrong_columns[batch, head].nonzero().flatten().tolist())
+
+    def map_of(self, batch: int, head: int) -> tuple[str, ...]:
+        """The map of a wrong head as `Head.tiles`; () of a right one."""
+        lines = self.signs[batch, head].tolist() if self.wrong[batch, head] else ()
+        return tuple(bytes(line).decode() for line in lines)
 
 
 def _status(wrong: int, own: int) -> str:
@@ -345,32 +348,6 @@ class Grid:
             values = pad(values, (*sides[1], *sides[0]))
         cells: Tensor = values.unflatten(2, (-1, self.cell[1])).unflatten(1, (-1, self.cell[0]))
         return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
-
-    def bound(self, worst: Tensor, seen: Tensor | None) -> None:
-        """Has every tile say what the worst element of its rows may be at most, where no more is known.
-
-        Args:
-            worst: ratios [B, H, R].
-            seen: the tiles that masks leave, [R, C]; None of what has no masks.
-        """
-        step = self.cell[0]
-        of_rows = pad(worst, (0, -worst.shape[2] % step)).unflatten(2, (-1, step)).amax(3)
-        self._seen = self._seen if seen is None else seen.expand_as(self._seen)
-        self._worst = of_rows[..., None] * self._seen.double()
-        self._flows = torch.ones_like(self._flows)
-
-    def seen_of(self, x: Attention) -> Tensor:
-        """[R, C] bool: the tiles of a matrix that causal, the window, lengths and packed sequences leave.
-
-        Args:
-            x: a problem of one batch.
-        """
-        seen, (rows, cols) = torch.zeros(self.counts, dtype=torch.bool), self.cell
-        for at, line in enumerate(seen):
-            of_line = slice(at * rows, min(at * rows + rows, x.n_query))
-            keys = x.seen_keys(Tile(0, slice(0, x.n_heads), of_line))
-            line[keys.start // cols : -(-keys.stop // cols)] = True
-        return seen
 
     def signs(self) -> Tensor:
         """[B, H, R, C] uint8: the letters of `Head.tiles` as ASCII."""

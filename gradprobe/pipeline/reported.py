@@ -35,7 +35,7 @@ _OF_PROBE = (
     "undeclared", "reproduce",
 )  # fmt: skip
 _OF_RUN = ("layout", "verdict", "skipped", "memory", "repeats", "repeated", "laid")
-_OF_FINDING = ("name", "status", "mismatched", "total", "non_finite", "bounded")
+_OF_FINDING = ("name", "status", "mismatched", "total", "non_finite")
 
 
 def _fields(of: object, names: Iterable[str]) -> dict[str, Any]:
@@ -151,10 +151,7 @@ def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:
 
 
 def _heads(finding: Finding) -> Iterator[Head]:
-    wrong, signs = (
-        finding.wrong.tolist(),
-        None if finding.signs is None else finding.signs.tolist(),
-    )
+    wrong = finding.wrong.tolist()
     for batch, of_batch in enumerate(finding.ratio.tolist()):
         for head, ratio in enumerate(of_batch):
             yield Head(
@@ -167,7 +164,5 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 keys=tuple(finding.column_ranges(batch, head))
                 if finding.name in MATRICES
                 else (),
-                tiles=()
-                if signs is None
-                else tuple(bytes(row).decode() for row in signs[batch][head]),
+                tiles=finding.map_of(batch, head),
             )

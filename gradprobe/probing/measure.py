@@ -138,10 +138,9 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
         if coarser and not of.case.strict:
             found = replace(found, comparison=lenient)
     if heads and found.comparison.matches:
-        from ..numerics.head_errors import evenness
+        from ..numerics.evenness import evenness
 
-        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
-        found = replace(found, invariants=tuple(even))
+        found = replace(found, invariants=tuple(gathered("evenness", evenness, heads)))
     return found
 
 

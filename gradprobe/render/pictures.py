@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from ..model.layout_run import HIDDEN, LEVELS, MATCH, UNMEASURED, WITHIN, Head, Intermediate, Run
+from ..model.layout_run import HIDDEN, LEVELS, MATCH, WITHIN, Head, Intermediate, Run
 from ..model.number import in_words, ratio
 from ..model.report import CauseLine, Diagnosis, Listing, Report
 from .notation import heads_by_batch
@@ -19,7 +19,7 @@ SCALE = (
     ("w3", "up to 4,096 times"), ("w4", "more, or not finite"), ("hidden", "masked"),
 )  # fmt: skip
 """The classes of tiles, with their words."""
-_CLASSES = {"a": "r0", "b": "r0", "c": "r1", HIDDEN: "hidden", UNMEASURED: "r0"}
+_CLASSES = {"a": "r0", "b": "r0", "c": "r1", HIDDEN: "hidden"}
 # Of a page: some kilobytes each of two megabytes.
 MOST_MAPS = 400
 

@@ -1,10 +1,9 @@
-"""The map of a head is the same wherever its elements are: its letters are made on the CPU."""
+"""What is found of a head is the same wherever its elements are."""
 
 import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.layout_run import HIDDEN
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.large_run import LargeRun
@@ -32,8 +31,7 @@ def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
     assert maps[0].equal(maps[1])
 
 
-def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch):
-    monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", 0)
+def test_what_passes_the_sieve_there_has_ratios_that_are_not_too_small():
     sizes = {"batch": 2, "heads": 2, "seqlen": 300, "head_dim": 64}
     case = case_of("softmax", **sizes, dtype="bfloat16", causal=True)
     values = draw(case)
@@ -44,9 +42,4 @@ def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch)
     passed = LargeRuns().compared(run_there, lambda: pytest.fail("all of it was compared"))
     whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
     for name, finding in passed.findings.items():
-        both = (finding, whole.findings[name])
-        bounds, exact = (bytes(one.signs.flatten().tolist()).decode() for one in both)
-        assert finding.bounded
-        pairs = zip(bounds.lower(), exact.lower(), strict=True)
-        assert all(bound >= sign for bound, sign in pairs), name
-        assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
+        assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.layout_run import HIDDEN
 from gradprobe.numerics import sieve
 from gradprobe.numerics.compare import allowed, attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
@@ -65,11 +64,6 @@ def walked(case, values, trace, precision, runs=None):
     return (runs or LargeRuns()).compared(LargeRun(case, values, trace, precision), never)
 
 
-def letters(finding):
-    """Those of all maps."""
-    return bytes(finding.signs.flatten().tolist()).decode()
-
-
 def right(case, names=GRADIENTS):
     values = draw(case)
     return values, ran(case, HOW[case.dtype], values=values, names=names)
@@ -97,13 +91,6 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(
         assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name
         max_abs_err = pytest.approx(whole.findings[name].max_abs_err, rel=1e-6)
         assert finding.max_abs_err == max_abs_err, name
-        bounds, exact = letters(finding), letters(whole.findings[name])
-        for bound, sign in zip(bounds, exact, strict=True):
-            assert bound.lower() >= sign.lower(), name
-        if name in MATRICES and not options.keys() & {"mask", "seqlens"}:
-            assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], (
-                name
-            )
 
 
 def on_the_kink(values, random):

@@ -12,7 +12,7 @@ from gradprobe.faults import fault_rows
 from gradprobe.lint.reading import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
-from gradprobe.numerics.head_errors import NAME
+from gradprobe.numerics.evenness import NAME
 from gradprobe.render.alerts import RULES
 from gradprobe.render.topic import (
     BUDGET,
