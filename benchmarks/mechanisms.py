@@ -108,7 +108,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks")),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
-    Mechanism("misreading", "numerics/forward", functions=("refuse_misreading",)),
+    Mechanism("misreading", "numerics/conventions", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("edits", "diagnosis/edits/tried", (

@@ -17,8 +17,7 @@ from ..model.number import listed
 from ..numerics.coarser import Model
 from ..numerics.declared_precision import CoarserArithmetic
 from ..numerics.evidence import MeasuredRun
-from ..numerics.operands import Operand, evaluation_of
-from ..numerics.rounded_parts import RoundedParts, rounded_parts
+from ..numerics.rounded_parts import Operand, RoundedParts, evaluation_of, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.measure import measure
 from ..render.rows import headed, lines_of, wrapped

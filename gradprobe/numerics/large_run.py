@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.intermediates import DERIVED
-from ..model.layout_run import Element
 from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.run import Trace, expected_shapes
@@ -25,7 +24,7 @@ from .block import Block
 from .compare import Comparison, Evaluate, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary
 from .least import NEARLY_0
-from .tally import Finding, RisingErrors, Tally
+from .tally import Tally
 
 # So that three layouts need no more memory than their results. What is kept of a bound is never more than the bound; of
 # an error it is off by half a unit in the last place.
@@ -94,10 +93,12 @@ class LargeRun:
 
     def is_like(self, other: LargeRun) -> bool:
         """Whether two runs have the same values and precision, and results of the same names and dtypes."""
-        dtypes, inputs, others = [], self.inputs, other.inputs
-        for run in (self, other):
-            dtypes.append({name: value.dtype for name, value in run.trace.values.items()})
-        if self.precision != other.precision or dtypes[0] != dtypes[1]:
+        inputs, others = self.inputs, other.inputs
+        own, theirs = (
+            {name: value.dtype for name, value in run.trace.values.items()}
+            for run in (self, other)
+        )
+        if self.precision != other.precision or own != theirs:
             return False
         return inputs.keys() == others.keys() and all(
             value is others[name] or value.equal(others[name]) for name, value in inputs.items()
@@ -117,9 +118,9 @@ class LeastErrors:
     @staticmethod
     def joined(parts: Sequence[LeastErrors]) -> LeastErrors:
         """Those of tiles."""
+        names = ("worst", "squares", "largest")
         worst, squares, largest = (
-            torch.stack([getattr(one, name) for one in parts])
-            for name in ("worst", "squares", "largest")
+            torch.stack([getattr(one, name) for one in parts]) for name in names
         )
         return LeastErrors(worst.amax(0), squares.sum(0), largest.amax(0))
 
@@ -128,42 +129,35 @@ class LeastErrors:
         """[h] whether all of a head are allowed; a NaN of either makes a NaN, which is not."""
         return (self.worst <= 1.0) & ~self.squares.isnan()
 
-    def finding(self, case: Case, name: str, shape: tuple[int, ...], right: Tensor) -> Finding:
-        """A Finding of the heads [h] that are right, with ratios no less than those by the whole budget."""
-        tally, right = Tally(case, name, shape), right.cpu()
-        worst = self.worst.cpu().double().masked_fill(~right, 0.0)
-        tally.ratio = worst.reshape(tally.shape[:2])
-        tally.squares = float(self.squares.cpu()[right].sum())
-        tally.total = tally.counted = int(right.sum()) * math.prod(tally.shape[2:])
-        tally.max_abs_err = float(self.largest.cpu()[right].max()) if tally.counted else 0.0
-        return tally.finding()
-
 
 def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
-    """Errors [h, r, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
+    """Errors [h, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
     largest = torch.linalg.vector_norm(error.flatten(1), math.inf, dim=1)
     # 0 of 0 that are allowed is right.
-    ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound)
-    ratio = ratio.flatten(1)
+    ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound).flatten(1)
     worst = torch.linalg.vector_norm(ratio, math.inf, dim=1) / share
     norm = torch.linalg.vector_norm(ratio, dim=1, dtype=torch.double) / share
     return LeastErrors(worst, norm.square(), largest)
 
 
-@dataclass
 class JudgedRun:
-    """What was found of a run, and what is kept of it."""
+    """What was found of a run, and what is kept of it.
 
-    run: LargeRun
-    found: list[tuple[Block, Mapping[str, Finding]]] = field(default_factory=list)
-    """Where a head stands in two of them the later one holds."""
-    whole: dict[str, Finding] = field(default_factory=dict)
-    """Of the totals."""
-    matches: bool = True
-    undecided: int = 0
-    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """By intermediate of linear size: its errors, and what each is allowed at least, the rounding of its own dtype
-    included; empty where no further run comes."""
+    Args:
+        known: what was found of some intermediates before.
+    """
+
+    def __init__(
+        self, run: LargeRun, known: Mapping[str, Tally] = {}, undecided: int = 0
+    ) -> None:
+        self.run, self.undecided, self.matches = run, undecided, True
+        self.tallies = {
+            name: known.get(name) or Tally(run.case, name, value.shape)
+            for name, value in run.trace.values.items()
+        }
+        self.kept: dict[str, tuple[Tensor, Tensor]] = {}
+        """By intermediate of linear size: its errors, and what each is allowed at least, the rounding of its own dtype
+        included; empty where no further run comes."""
 
     def part(self, tensor: Tensor, name: str, block: Block | None) -> Tensor:
         return tensor if block is None else block.of(tensor, self.run.case.axes(name))
@@ -177,15 +171,34 @@ class JudgedRun:
 
     def judge(self, name: str, block: Block | None, error: Tensor, bound: Tensor) -> bool:
         """Notes what an intermediate of a block, or a total, comes to by its errors; whether all of it passes."""
-        case = self.run.case if block is None else block.case(self.run.case)
-        _, _, *rows = Tally(case, name, error.shape).shape
-        errors = errors_of(error.reshape(-1, *rows), bound.clone().reshape(-1, *rows))
-        finding = errors.finding(case, name, tuple(error.shape), errors.right)
-        if block is None:
-            self.whole[name] = finding
-        else:
-            self.found.append((block, {name: finding}))
+        heads = error.shape[: 2 if self.tallies[name].axes[0] in "b1" else 1]
+        shape = (math.prod(heads), -1)
+        errors = errors_of(error.reshape(shape), bound.clone().reshape(shape))
+        self.note(name, block, errors, errors.right)
         return bool(errors.right.all())
+
+    def note(self, name: str, block: Block | None, errors: LeastErrors, right: Tensor) -> None:
+        """Notes the heads [h] of a block that are right, with ratios no less than those by the whole budget."""
+        tally, right = self.tallies[name], right.cpu()
+        worst = errors.worst.cpu().double().masked_fill(~right, 0.0)
+        place: Any = ...
+        if block is not None:
+            place = block.batch, block.kv_heads if name in BY_KEY else block.heads
+        tally.ratio[place] = worst.reshape(tally.ratio[place].shape)
+        elements = int(right.sum()) * math.prod(tally.shape[2:])
+        tally.total += elements
+        tally.counted += elements
+        tally.squares += float(errors.squares.cpu()[right].sum())
+        if elements:
+            tally.max_abs_err = max(tally.max_abs_err, float(errors.largest.cpu()[right].max()))
+
+    def note_compared(self, block: Block, comparison: Comparison) -> None:
+        """Notes what the whole budget found of a block, in place of what the sieve did."""
+        self.matches &= comparison.matches
+        self.undecided += comparison.undecided
+        for name, finding in comparison.findings.items():
+            heads = block.kv_heads if name in BY_KEY else block.heads
+            self.tallies[name].add_heads(finding, block.batch, heads)
 
     def together(self, whole: Callable[[], Comparison]) -> Comparison:
         """The comparison of the run.
@@ -195,10 +208,9 @@ class JudgedRun:
         """
         run, shapes = self.run, expected_shapes(self.run.case)
         linear = [name for name in shapes if name not in MATRICES]
-        given = [name for name in shapes if name in run.trace.values]
         found = Comparison(
-            {name: self.whole.get(name) or self._finding(name) for name in given},
-            tuple(name for name in shapes if name not in given),
+            {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
+            tuple(name for name in shapes if name not in self.tallies),
             precision=ordinary(run.precision),
             undecided=self.undecided,
             expected=LazyTensors(linear, lambda: whole().expected),
@@ -206,34 +218,3 @@ class JudgedRun:
             by_block=run.by_budget,
         )
         return promoted(found)
-
-    def _finding(self, name: str) -> Finding:
-        """What was found of an intermediate in all blocks."""
-        made = Tally(self.run.case, name, self.run.trace.values[name].shape).finding()
-        found = [(block, findings[name]) for block, findings in self.found if name in findings]
-        own, rising = list[Element](), list[Element]()
-        for block, finding in found:
-            heads = block.kv_heads if name in BY_KEY else block.heads
-            for into, of in zip(_by_head(made), _by_head(finding), strict=True):
-                into[block.batch : block.batch + 1, heads] = of
-            for elements, errors in ((own, finding.rising_own), (rising, finding.rising)):
-                for element in errors.elements:
-                    head = heads.start + (element.head or 0)
-                    elements.append(structs.replace(element, batch=block.batch, head=head))
-        findings = [finding for _, finding in found]
-        counted = sum(one.counted for one in findings)
-        squares = sum(one.rms_ratio**2 * one.counted for one in findings)
-        return replace(
-            made,
-            total=sum(one.total for one in findings),
-            non_finite=sum(one.non_finite for one in findings),
-            max_abs_err=max(one.max_abs_err for one in findings),
-            rms_ratio=math.sqrt(squares / max(counted, 1)),
-            rising_own=RisingErrors.of(own),
-            rising=RisingErrors.of(rising),
-            counted=counted,
-        )
-
-
-def _by_head(of: Finding) -> tuple[Tensor, ...]:
-    return of.ratio, of.wrong, of.own, of.wrong_rows, of.wrong_columns, of.largest, of.signs

@@ -1,20 +1,26 @@
-"""Comparison -> the first mismatch: where it is, whether a mask covers it, and the numbers around it."""
+"""The first mismatch with the numbers around it; and one head close up, pooled over tiles and by row."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from msgspec import structs
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import lookup
-from ..model.layout_run import MISMATCH, Element, Window
+from ..model.failures import UsageFailure
+from ..model.intermediates import lookup, slots
+from ..model.layout_run import MISMATCH, CloseUp, CloseUpRow, Element, Window
 from ..model.number import Number
 from ..reference import Attention, Tile
-from ..reference.attention import BY_KEY, BY_ROW
+from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.run import Trace
 from .block import block_at
-from .compare import Comparison
-from .tally import ElementIndex, element_at
+from .compare import Comparison, allowed_on, judge, judge_whole, tile_size
+from .evidence import MeasuredRun, ProbeResult
+from .tally import ElementIndex, Judgement, element_at, least_telling, tile_of
 
 
 def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
@@ -38,7 +44,7 @@ def locate_at(
     element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))
     assert element.window is not None
     row, col = element.window.rows.index(at[2]), element.window.cols.index(at[3])
-    return replace(
+    return structs.replace(
         element,
         actual=element.window.actual[row][col],
         expected=element.window.expected[row][col],
@@ -62,7 +68,7 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
     shown = (actual[list(rows)].double(), expected)
     window = Window(rows, cols, *(_numbers(of[:, list(cols)]) for of in shown))
     largest = Number(finding.largest[batch, head])
-    return replace(element, masked=masked, window=window, largest=largest)
+    return structs.replace(element, masked=masked, window=window, largest=largest)
 
 
 def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
@@ -98,3 +104,152 @@ def departure(case: Case, first: Element) -> str:
     where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
     formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
+
+
+# Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
+MOST_CELLS = 2048
+
+
+def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> CloseUp:
+    """An intermediate in the first layout in which it is wrong, or is at all.
+
+    Raises:
+        UsageFailure: the target did not expose it, or there is no such batch or head.
+    """
+    having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
+    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
+    run, shown = (wrong or having or probed.measured)[0]
+    row = run.row_of(name)
+    view = close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
+    element = structs.replace(view.element, kernel=row.kernel) if row else view.element
+    return structs.replace(view, element=element)
+
+
+def kept_close_ups(probed: ProbeResult) -> Iterator[CloseUp]:
+    """What a report keeps of each intermediate of a mismatch, unless it is large."""
+    findings = [found.comparison.findings for _, found in probed.measured]
+    for name in dict.fromkeys(name for of in findings for name in of) if probed.failing else ():
+        if _cells(probed.case, name) <= MOST_CELLS:
+            yield close_up_of(probed, name, None)
+
+
+def _cells(case: Case, name: str) -> int:
+    """How many numbers its map and its rows have at most."""
+    rows, cols = (case.size(letter) if letter else 1 for letter in slots(case.axes(name))[2:])
+    tile = tile_of(case, case.axes(name), cols)
+    return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
+
+
+def close_up(
+    case: Case, layout: str, measured: MeasuredRun, name: str, at: tuple[int, int] | None
+) -> CloseUp:
+    """An intermediate of one head: of `at` (batch, head), else of its first wrong element, else of its worst.
+
+    Raises:
+        UsageFailure: the target did not expose it, or there is no such batch or head.
+    """
+    comparison = measured.comparison
+    finding = comparison.findings.get(name)
+    if finding is None:
+        exposed = f"it exposes {', '.join(comparison.findings)}"
+        raise UsageFailure(f"diff {name}: the target does not expose {name}", exposed)
+    (n_batch, n_heads), first = finding.ratio.shape, finding.first or finding.first_wrong
+    if at is not None and not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
+        has = f"{name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
+        raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
+    of_first = (first.batch or 0, first.head or 0) if first else None
+    batch, head = at or of_first or divmod(int(finding.ratio.argmax()), n_heads)
+    judged, masked = _whole_head(case, measured, name, batch, head)
+    ratio, tile = judged.ratio, tile_of(case, finding.axes, judged.right.shape[1])
+    if first and of_first == (batch, head):
+        row, col = first.row or 0, first.col or 0
+    else:
+        row, col = _telling(ratio, judged.right)
+    place, budget = (batch, head, row, col), float(judged.bound[row, col])
+    return CloseUp(
+        layout=layout,
+        intermediate=name,
+        batch=batch if finding.axes[0] == "b" else None,
+        head=head,
+        mismatched=int((~judged.right).sum()),
+        total=ratio.numel(),
+        shape=(ratio.shape[0], ratio.shape[1]),
+        tile=tile,
+        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
+        rows=_rows(judged, ratio),
+        element=locate_at(case, measured.x, measured.trace, comparison, name, place, budget),
+    )
+
+
+def _whole_head(
+    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
+) -> tuple[Judgement, Tensor]:
+    """One head judged, and where a mask covers it, each [R, C]."""
+    comparison, came = measured.comparison, measured.trace.values[name]
+    if name in BY_ROW:
+        return _by_tiles(case, measured, name, batch, head)
+    if comparison.by_block is not None and name in BY_KEY:
+        # Of a large case its block alone is computed.
+        block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
+        expected, bound = block.expected[name][0, 0], block.bounds[name][0, 0]
+        judged = judge_whole(came[batch, head], expected, bound)
+    else:
+        index = (batch, head) if comparison.findings[name].axes[0] in "b1" else head
+        parts = [part[index] for part in comparison.judged(measured.trace, name)]
+        rows = parts[0].shape[0] if parts[0].dim() else 1
+        judged = Judgement(*(part.reshape(rows, -1) for part in parts))
+    return judged, torch.zeros_like(judged.right)
+
+
+def _by_tiles(
+    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
+) -> tuple[Judgement, Tensor]:
+    comparison, (_, step), pieces = measured.comparison, tile_size(case), []
+    for first in range(0, case.seqlen_q, step):
+        tile = Tile(batch, slice(head, head + 1), slice(first, min(first + step, case.seqlen_q)))
+        at = (tile.batch, tile.heads, tile.rows)
+        values = comparison.values(measured.x, tile)
+        budget = allowed_on(measured.x, tile, values, comparison.precision, comparison.recovery)
+        if name in comparison.bounds:  # wider than the budget where a sum proved to be coarser
+            rows = {**budget.rows, name: comparison.bounds[name][at]}
+            budget = replace(budget, rows=rows)
+        judged = judge(measured.trace.values[name][at], values, budget, name)
+        masked = ~values["valid"] if name in MATRICES else torch.zeros_like(judged.right)
+        pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
+    *parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
+    return Judgement(*parts), masked
+
+
+def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
+    """The maximum over each cell, None only where every entry is NaN."""
+    filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
+    bands = (
+        torch.stack([cell.amax(1) for cell in band.split(tile[1], 1)], 1).amax(0)
+        for band in filled.split(tile[0])
+    )
+    return tuple(
+        tuple(None if cell < 0 else Number(cell) for cell in band.tolist()) for band in bands
+    )
+
+
+def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:
+    wrong, cols = (~judged.right).sum(1), ratio.argmax(1).tolist()
+    chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
+    return tuple(
+        CloseUpRow(
+            row=row,
+            mismatched=int(wrong[row]),
+            col=cols[row],
+            actual=Number(judged.actual[row, cols[row]]),
+            expected=Number(judged.expected[row, cols[row]]),
+            ratio=Number(ratio[row, cols[row]]),
+        )
+        for row in chosen
+    )
+
+
+def _telling(ratio: Tensor, right: Tensor) -> tuple[int, int]:
+    """The first element that is wrong by the order of the worst; the worst where none is wrong."""
+    least = least_telling(float(ratio.masked_fill(ratio.isinf(), 0.0).max()), float(ratio.max()))
+    wrong = (~right & (ratio >= least)).flatten().nonzero()
+    return divmod(int(wrong[0]) if len(wrong) else int(ratio.argmax()), ratio.shape[1])

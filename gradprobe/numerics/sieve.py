@@ -20,7 +20,7 @@ from .block import Block, block_at, blocks
 from .compare import Comparison, allowed
 from .declared_precision import output_rounding
 from .large_run import KEPT, KEPT_AS, OFF, JudgedRun, LargeRun, LeastErrors, errors_of
-from .totals import Totals
+from .totals import TOTALS, Totals
 
 ROWS = {"cpu": 256, "cuda": 1024}
 # Of a tile's matrices.
@@ -53,7 +53,7 @@ class SiftedBlock:
         run = judged.run
         self.judged, self.totals, self.block = judged, totals, block
         self.precision = run.precision
-        self.case, self.x = block.case(run.case), run.problem(block)
+        self.x = run.problem(block)
         self.came, zeros = run.of(block), self.x.q.new_zeros
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: zeros(shape) for name, shape in linear.items()}
@@ -84,11 +84,8 @@ class SiftedBlock:
     def _note(self, errors: Mapping[str, LeastErrors], passed: Tensor) -> None:
         """Notes what the key heads that pass come to."""
         by_head = passed.repeat_interleave(self.x.n_heads // len(passed))
-        findings = {}
         for name, of in errors.items():
-            right, shape = passed if name in BY_KEY else by_head, tuple(self.came[name].shape)
-            findings[name] = of.finding(self.case, name, shape, right)
-        self.judged.found.append((self.block, findings))
+            self.judged.note(name, self.block, of, passed if name in BY_KEY else by_head)
         self.judged.undecided += int(self.undecided.cpu()[by_head].sum())
 
     def _rows_of_a_tile(self) -> int:
@@ -197,9 +194,7 @@ def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> Jud
 def _by_the_whole_budget(judged: JudgedRun, block: Block) -> None:
     """Judges a block by the whole budget, its parents' errors told apart from its own."""
     comparison = judged.run.by_budget(block, blame=True)
-    judged.found.append((block, comparison.findings))
-    judged.matches &= comparison.matches
-    judged.undecided += comparison.undecided
+    judged.note_compared(block, comparison)
     for name, came in judged.run.of(block).items():
         if name in judged.kept:
             bound = allowed(comparison, name, came.dtype) * KEPT
@@ -222,14 +217,10 @@ def _again(known: JudgedRun, trace: Trace) -> JudgedRun | None:
     others = [name for name, value in trace.values.items() if not value.equal(first[name])]
     if not known.kept.keys() >= {*others}:
         return None
-    found = [
-        (block, {name: of[name] for name in of.keys() - {*others}}) for block, of in known.found
-    ]
-    again = JudgedRun(
-        replace(known.run, trace=trace), [*found], dict(known.whole), undecided=known.undecided
-    )
+    alike = {name: tally for name, tally in known.tallies.items() if name not in others}
+    again = JudgedRun(replace(known.run, trace=trace), alike, known.undecided)
     for name in others:
-        for block in (None,) if name in known.whole else blocks(case):
+        for block in (None,) if name in TOTALS else blocks(case):
             of_first = (trace.values[name], first[name], *known.kept[name])
             value, before, error, bound = (
                 known.part(of, name, block).double() for of in of_first

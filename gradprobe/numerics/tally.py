@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -119,10 +120,8 @@ class Finding:
     """[B, H, C] bool."""
     largest: Tensor
     """[B, H] the largest magnitude expected; 0 of a head that passed the sieve."""
-    signs: Tensor
-    """[B, H, R, C] uint8: the maps of all heads, as `Grid.signs`; only those of wrong heads tell."""
-    cell: tuple[int, int]
-    """Rows and columns of one of their tiles."""
+    grid: Grid
+    """The maps of all heads; only those of wrong heads tell."""
     rising_own: RisingErrors = RisingErrors()
     """Of the wrong elements that are not inherited."""
     rising: RisingErrors = RisingErrors()
@@ -165,7 +164,7 @@ class Finding:
 
     def map_of(self, batch: int, head: int) -> tuple[str, ...]:
         """The map of a wrong head as `Head.tiles`; () of a right one."""
-        lines = self.signs[batch, head].tolist() if self.wrong[batch, head] else ()
+        lines = self.grid.signs()[batch, head].tolist() if self.wrong[batch, head] else ()
         return tuple(bytes(line).decode() for line in lines)
 
 
@@ -288,8 +287,30 @@ class Tally:
             for one in fields(Finding)
             if hasattr(self, one.name)
         }
-        rms_ratio = math.sqrt(self.squares / max(self.counted, 1))
-        return Finding(**own, rms_ratio=rms_ratio, signs=self.grid.signs(), cell=self.grid.cell)
+        return Finding(**own, rms_ratio=math.sqrt(self.squares / max(self.counted, 1)))
+
+    def add_heads(self, finding: Finding, batch: int, heads: slice) -> None:
+        """Adds what was found of some heads of a batch alone, in place of what was known of them."""
+        place = slice(batch, batch + 1), heads
+        pairs = ((self, finding, _OF_HEADS), (self.grid, finding.grid, _OF_GRID))
+        for whole, part, names in pairs:
+            for name in names:
+                getattr(whole, name)[place] = getattr(part, name)
+        self.total += finding.total
+        self.non_finite += finding.non_finite
+        self.max_abs_err = max(self.max_abs_err, finding.max_abs_err)
+        self.squares += finding.rms_ratio**2 * finding.counted
+        self.counted += finding.counted
+        for name in ("rising_own", "rising"):
+            elements = [*getattr(self, name).elements]
+            for element in getattr(finding, name).elements:
+                head = heads.start + (element.head or 0)
+                elements.append(structs.replace(element, batch=batch, head=head))
+            setattr(self, name, RisingErrors.of(elements))
+
+
+_OF_HEADS = ("ratio", "wrong", "own", "wrong_rows", "wrong_columns", "largest")
+_OF_GRID = ("worst", "flows", "seen")
 
 
 def _finite(tensor: Tensor) -> Tensor:
@@ -316,10 +337,10 @@ class Grid:
         while (down := -(-height // rows)) * (across := -(-width // cols)) > MOST_CELLS:
             rows, cols = (rows * 2, cols) if down >= across else (rows, cols * 2)
         self.cell, self.counts = (rows, cols), (down, across)
-        self._worst = torch.zeros(*shape[:2], down, across, dtype=torch.double)
-        self._flows = torch.zeros(self._worst.shape, dtype=torch.bool)
+        self.worst = torch.zeros(*shape[:2], down, across, dtype=torch.double)
+        self.flows = torch.zeros(self.worst.shape, dtype=torch.bool)
         """Whether anything but 0 is expected there."""
-        self._seen = torch.full(self._worst.shape, name not in MATRICES)
+        self.seen = torch.full(self.worst.shape, name not in MATRICES)
         """Whether the masks leave anything of it."""
 
     def add(
@@ -332,10 +353,10 @@ class Grid:
         rows = slice(at_row, at_row + worst.shape[1])
         cols = slice(at_col, at_col + worst.shape[2])
         place = (tile.batch, tile.heads, rows, cols)
-        self._worst[place] = self._worst[place].maximum(worst.cpu())
-        self._flows[place] |= self._pooled(expected != 0, start).cpu()
+        self.worst[place] = self.worst[place].maximum(worst.cpu())
+        self.flows[place] |= self._pooled(expected != 0, start).cpu()
         if valid is not None:
-            self._seen[place] |= self._pooled(valid, start).cpu()
+            self.seen[place] |= self._pooled(valid, start).cpu()
         return worst.amax((1, 2))
 
     def _pooled(self, values: Tensor, start: tuple[int, int]) -> Tensor:
@@ -351,7 +372,7 @@ class Grid:
 
     def signs(self) -> Tensor:
         """[B, H, R, C] uint8: the letters of `Head.tiles` as ASCII."""
-        level = (self._worst.log2().ceil() + LEVELS.index(WITHIN)).clamp(0, len(LEVELS) - 1)
+        level = (self.worst.log2().ceil() + LEVELS.index(WITHIN)).clamp(0, len(LEVELS) - 1)
         lower = torch.tensor(list(LEVELS.encode()), dtype=torch.uint8)[level.long()]
-        signs = lower.where(self._flows, lower - 32)  # capitals
-        return signs.masked_fill(~self._seen & (self._worst == 0), ord(HIDDEN))
+        signs = lower.where(self.flows, lower - 32)  # capitals
+        return signs.masked_fill(~self.seen & (self.worst == 0), ord(HIDDEN))

@@ -68,7 +68,7 @@ def _begun(
     experiment = experiment_of(*about, tick=client.tick, command=command)
     refuse_out_of_range(case, experiment.values)
     if saved is not None:
-        from ..numerics.forward import refuse_wrong_forward
+        from ..numerics.conventions import refuse_wrong_forward
 
         taken = frozenset(saved.values.keys() & target.takes.keys())
         refuse_wrong_forward(case, experiment.values, taken)

@@ -146,7 +146,7 @@ def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:
         max_budget_ratio=Number(finding.max_ratio),
         length=finding.wrong_rows.shape[2],
         heads=tuple(_heads(finding)),
-        tile=finding.cell,
+        tile=finding.grid.cell,
     )
 
 

@@ -49,7 +49,7 @@ def run_check(
             report, problem = with_second_cases(report, problem, client)
         wrong = report.failing[0].measured if report.failing else None
         if problem.saved is not None and wrong is not None:
-            from ..numerics.forward import refuse_misreading
+            from ..numerics.conventions import refuse_misreading
 
             refuse_misreading(wrong, problem.saved.values, problem.target.name)
     notes = (untested(), *report.notes) if untested() else report.notes

@@ -151,7 +151,7 @@ def _coarser(
 
     about = (of.case, of.x(), found.trace, found.comparison)
     if of.case.dtype != "float32":
-        from ..numerics.operands import rounded_operand
+        from ..numerics.rounded_parts import rounded_operand
 
         by_operand = rounded_operand(
             *about, lambda evaluate: of.compared(found.trace, by=evaluate)

@@ -9,7 +9,7 @@ from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.kernel_values import kernel_values, shown_with
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
-from gradprobe.numerics.closeup import close_up_of
+from gradprobe.numerics.locate import close_up_of
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure

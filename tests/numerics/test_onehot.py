@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradprobe.inputs.draw import draw
-from gradprobe.numerics.black_box.onehot import end_to_end, plan, problem
+from gradprobe.numerics.black_box.recover import end_to_end, plan, problem
 from tests.emulated import case_of
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.numerics.closeup import close_up
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import MeasuredRun
+from gradprobe.numerics.locate import close_up
 from gradprobe.runtime.run import read_trace
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe

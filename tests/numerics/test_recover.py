@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box import recover as recovering
-from gradprobe.numerics.black_box.onehot import plan
-from gradprobe.numerics.black_box.recover import obstacle, recover
+from gradprobe.numerics.black_box.recover import obstacle, plan, recover
 from gradprobe.numerics.budget import slope_of
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.evidence import MeasuredRun

@@ -7,11 +7,10 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.failures import ReferenceFailure
-from gradprobe.numerics.closeup import close_up
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import MeasuredRun
-from gradprobe.numerics.locate import locate
+from gradprobe.numerics.locate import close_up, locate
 from gradprobe.reference import manual_attention_backward
 from gradprobe.runtime.run import Trace
 from tests.emulated import case_of, lazy, softmax, target_of

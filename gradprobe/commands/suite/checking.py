@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...model.layout_run import Difference
     from ...model.report import Report
     from ...numerics.evidence import ProbeResult
-    from ...numerics.target_difference import SideBySide
+    from ...numerics.repeats import SideBySide
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
@@ -86,7 +86,7 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        from ...numerics.target_difference import SideBySide
+        from ...numerics.repeats import SideBySide
         from ...pipeline.reported import report_of
 
         start, heard, other = time.perf_counter(), CheckMessages(), planned.against
@@ -126,7 +126,7 @@ def _outcome_of(
     planned: PlannedCheck, probed: ProbeResult, differences: Sequence[Difference]
 ) -> CheckOutcome:
     from ...model.report import SecondCheck
-    from ...numerics.closeup import close_up_of, kept_close_ups
+    from ...numerics.locate import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
     more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}

@@ -13,8 +13,7 @@ from ...reference import Attention, evaluate
 from ..budget import quotient_error, slope_of
 from ..compare import allowed_on, tiles_of
 from ..evidence import MeasuredRun
-from .onehot import ZERO_KEYS, shown_together
-from .recover import RecoveredValues
+from .recover import ZERO_KEYS, RecoveredValues, shown_together
 
 ZERO = ", 0 throughout"
 """What is said of a dS of which nothing came."""
