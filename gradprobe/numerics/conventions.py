@@ -21,7 +21,6 @@ from ..reference.attention import MATRICES
 from ..runtime.run import Trace
 from .compare import Comparison, allowed_on, attention_of, judge, tiles_of
 from .declared_precision import ROUNDED, precision_of, with_roundings
-from .evidence import MeasuredRun
 
 _LOG2E = math.log2(math.e)
 # What is made of each; of these the gradients alone tell that it was used rightly.
@@ -219,19 +218,17 @@ def _wrong_rows(
 
 
 @door("misreading")
-def refuse_misreading(measured: MeasuredRun, given: Container[str], target: str) -> None:
-    """Refuses a file's inputs with which O is wrong as they were read, and right as [B, L, H, D].
+def refuse_misreading(
+    x: Attention, trace: Trace, comparison: Comparison, given: Container[str], target: str
+) -> None:
+    """Raises TargetFailure where O of a wrong run is right with q, k, v and dO as [B, L, H, D].
 
     Args:
-        measured: a run that is wrong.
-        given: the names of what the file holds.
-
-    Raises:
-        TargetFailure: they are to be read so.
+        given: the names of what the file of inputs holds.
     """
-    if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
+    if "O" not in trace.values or not comparison.findings["O"].mismatched:
         return
-    x, o = measured.x, measured.trace.values["O"].transpose(1, 2)
+    o = trace.values["O"].transpose(1, 2)
     has_others = "o" in given or any(getattr(x, name) is not None for name in _OTHER_INPUTS)
     if has_others or x.q.shape[2] % x.k.shape[2]:
         return

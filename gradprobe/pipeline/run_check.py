@@ -51,7 +51,8 @@ def run_check(
         if problem.saved is not None and wrong is not None:
             from ..numerics.conventions import refuse_misreading
 
-            refuse_misreading(wrong, problem.saved.values, problem.target.name)
+            of = (wrong.x, wrong.trace, wrong.comparison)
+            refuse_misreading(*of, problem.saved.values, problem.target.name)
     notes = (untested(), *report.notes) if untested() else report.notes
     seconds = {"import": imported, **report.seconds, "total": perf_counter() - start}
     return replace(report, notes=notes, seconds=seconds)
