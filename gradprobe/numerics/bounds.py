@@ -41,9 +41,8 @@ def score_errors(
     """
     (q, k, _, _), valid = x.tensors(tile), values["valid"]
     raw = x.scale * q @ k.mT
-    error = (
-        abs(x.scale) * dot_error(q, k.mT, precision, unit=precision.operand) + 3 * U32 * raw.abs()
-    )
+    error = abs(x.scale) * dot_error(q, k.mT, precision, unit=precision.operand)
+    error = error + 3 * U32 * raw.abs()
     so_far, hardware = raw.abs(), torch.zeros_like(raw)
     rounded = [so_far, so_far]  # the product, and again when it is scaled
     if x.softcap is not None:

@@ -15,15 +15,7 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain, companions, is_exact
-from .declared_precision import (
-    TINY,
-    U32,
-    Narrow,
-    Precision,
-    long_sum,
-    nearest,
-    truncated,
-)
+from .declared_precision import TINY, U32, Narrow, Precision, long_sum, nearest, truncated
 from .totals import TOTALS, Error, by_row, totals_of
 
 
@@ -93,12 +85,9 @@ class TileBudget:
 
 
 def tile_budget(
-    x: Attention,
-    tile: Tile,
-    values: Mapping[str, Tensor],
-    precision: Precision,
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision,
     shift: Mapping[str, Tensor] | None = None,
-) -> TileBudget:
+) -> TileBudget:  # fmt: skip
     """The allowed errors of every intermediate on a tile, from the values on it.
 
     Args:
@@ -287,13 +276,8 @@ class Recovery:
     """What is held to a coarser arithmetic than the contract's, because the gradient that shows it may be as coarse."""
 
     def widened(
-        self,
-        x: Attention,
-        tile: Tile,
-        values: Mapping[str, Tensor],
-        budget: TileBudget,
-        precision: Precision,
-    ) -> TileBudget:
+        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
+    ) -> TileBudget:  # fmt: skip
         """A tile's budget with what the reading adds to P, dS, delta and dP."""
         budget = self._coarser(x, tile, values, budget, precision)
         rows, valid = dict(budget.rows), values["valid"]
@@ -320,13 +304,8 @@ class Recovery:
         return replace(budget, rows=rows, unmasked_dp=unmasked_dp)
 
     def _coarser(
-        self,
-        x: Attention,
-        tile: Tile,
-        values: Mapping[str, Tensor],
-        budget: TileBudget,
-        precision: Precision,
-    ) -> TileBudget:
+        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
+    ) -> TileBudget:  # fmt: skip
         """A tile's budget with what a coarser arithmetic may do to some intermediates."""
         if not self.coarse:
             return budget

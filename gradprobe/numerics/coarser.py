@@ -74,11 +74,12 @@ def explained(
     beyond = [name for name, ratio in ratios.items() if 1.0 < ratio <= largest]
     found: dict[str, CoarserArithmetic] = {}
     for name in [*beyond, *(name for name, ratio in ratios.items() if ratio <= 1.0)]:
-        if name in beyond or found:
-            sums = Accumulation(case, x, trace, name)
-            if (model := best_model(sums, comparison)) is not None:
-                comparison, coarser = _judged_by(model, sums, comparison)
-                found |= {name: coarser} if coarser else {}
+        if name not in beyond and not found:
+            continue
+        sums = Accumulation(case, x, trace, name)
+        if (model := best_model(sums, comparison)) is not None:
+            comparison, coarser = _judged_by(model, sums, comparison)
+            found |= {name: coarser} if coarser else {}
     return comparison, tuple(found[name] for name in ratios if name in found)
 
 
@@ -131,21 +132,18 @@ def _judged_by(
     tally = Tally(sums.case, name, tuple(actual.shape))
     within = (actual - modelled).abs() <= bound + turns
     tally.add_whole(Judgement(actual, modelled, bound + turns, within), None)
-    bounds = {
-        **comparison.bounds,
-        name: comparison.bounds[name] + (modelled - expected).abs() + turns,
-    }
+    wider = comparison.bounds[name] + (modelled - expected).abs() + turns
+    bounds = {**comparison.bounds, name: wider}
     findings = {**comparison.findings, name: tally.finding()}
-    coarser = _coarser(
-        name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract
-    )
+    coarser = _coarser(sums, model, share, share_of_contract)
     return replace(comparison, bounds=bounds, findings=findings), coarser
 
 
 def _coarser(
-    name: str, dtype: str, model: Model, share: float, share_of_contract: float
+    sums: Accumulation, model: Model, share: float, share_of_contract: float
 ) -> CoarserArithmetic:
     """A sum in words, with the shares of its elements that have the bits of the model, and of float32 sums."""
+    name, dtype = sums.name, str(sums.dtype).removeprefix("torch.")
     along = "keys" if name == "dQ" else "query rows"
     step = f"every {model.tile} {along}" if model.tile else "after each query head"
     how = f"accumulates {name} in {dtype}, rounding {step}"
@@ -194,9 +192,8 @@ class Accumulation:
         tiles = [tile for tile in TILES if tile < self.length]
         if self.group > 1:  # each query head's sum is rounded as it is stored
             yield Model(0, scaled=True)
-        for backwards, is_scaled, is_shared, tile in product(
-            (False, True), scaled, shared, tiles
-        ):
+        ways = product((False, True), scaled, shared, tiles)
+        for backwards, is_scaled, is_shared, tile in ways:
             yield Model(tile, is_scaled, backwards, is_shared)
         if self.group > 1:  # and a sum that heads share, after each of them
             yield from (Model(0, is_scaled, shared=True) for is_scaled in scaled)

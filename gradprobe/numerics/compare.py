@@ -1,8 +1,8 @@
 """A trace, the reference and a budget -> Comparison: per intermediate, head and row, every element, NaN-safe.
 
-The reference is evaluated tile by tile, and each tile is compared at once: nothing of size [B, H, M, N] is held but
-what came. A second pass, only when something is wrong, evaluates the reference with the target's own values in place of
-each parent, and so tells a mismatch from an error that is inherited.
+Each tile is compared at once: nothing of size [B, H, M, N] is held but what came. A second pass, only when something is
+wrong, evaluates the reference with the target's own values in place of each parent, and so tells a mismatch from an
+error that is inherited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # at so few: there rows of one head make four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
 LONG = 1 << 14
-
 
 Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
 """The form of `reference.evaluate`."""
@@ -117,9 +116,8 @@ def compare(
         return comparison
     findings = comparison.findings
     if not any(findings[name].mismatched for name in PARENTS if name in findings):
-        # Where nothing that others are made of is wrong, nothing is inherited.
-        own = {name: _as_own(finding) for name, finding in findings.items()}
-        return replace(comparison, findings=own)
+        # Nothing that others are made of is wrong: nothing is inherited.
+        return replace(comparison, findings={name: _as_own(of) for name, of in findings.items()})
     blamed = begun(blame=True).run(tick)
     return blamed if is_part else promoted(blamed)
 
@@ -149,7 +147,6 @@ class _Pass:
     came: Mapping[str, Tensor]
     precision: Precision
     replaced: Mapping[str, Tensor]
-    """Values of another reference, by which is judged in place of those."""
     recovery: Recovery | None
     evaluate: Evaluate
     blame: bool
@@ -173,17 +170,14 @@ class _Pass:
             tick(done / len(every))
         for name in self.whole.squares:
             self._judge_sum(name)
+        whole = self.whole
+        precision = self.precision if whole.exact else ordinary(self.precision)
         return Comparison(
             {name: self.tallies[name].finding() for name in self.shapes if name in self.tallies},
             tuple(name for name in self.shapes if name not in self.tallies),
-            self.precision if self.whole.exact else ordinary(self.precision),
-            self.undecided,
-            self.whole.values,
-            self.whole.bounds,
-            self.recovery,
-            reading=self.reading,
+            precision, self.undecided, whole.values, whole.bounds, self.recovery, self.reading,
             replaced=self.replaced,
-        )
+        )  # fmt: skip
 
     def _of_seen_keys(self, tile: Tile) -> Tile:
         """The tile without the keys that its masks hide from all of its rows, where what came is 0 there as it should.
@@ -208,16 +202,16 @@ class _Pass:
         budget = budget if self.recovery is None else self._read(tile, values, budget)
         self.undecided += int(budget.undecided.sum())
         self.whole.add(tile, values, budget)
-        own = None if self.own is None else _Parents(self, tile, values, shift)
-        if self.own is not None and own is not None:
+        own = None
+        if self.own is not None:
+            own = _Parents(self, tile, values, shift)
             self.own.add(tile, own.implied, own.budget)
-        for name in BY_ROW:
-            if name in self.tallies:
-                actual = part_of(self.came[name], name, tile)
-                judged = judge(actual, values, budget, name)
-                inherited = None if own is None else own.explain(name, actual, judged)
-                seen = values["valid"] if name in MATRICES else None
-                self.tallies[name].add(tile, judged, inherited, seen)
+        for name in self.tallies.keys() & {*BY_ROW}:
+            actual = part_of(self.came[name], name, tile)
+            judged = judge(actual, values, budget, name)
+            inherited = None if own is None else own.explain(name, actual, judged)
+            seen = values["valid"] if name in MATRICES else None
+            self.tallies[name].add(tile, judged, inherited, seen)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
@@ -249,18 +243,11 @@ class _Parents:
     """What the target's own parents imply for each intermediate of a tile, and the errors allowed to that."""
 
     def __init__(
-        self,
-        of: _Pass,
-        tile: Tile,
-        values: Mapping[str, Tensor],
-        shift: Mapping[str, Tensor] | None,
-    ) -> None:
+        self, of: _Pass, tile: Tile, values: Mapping[str, Tensor], shift: Mapping[str, Tensor] | None
+    ) -> None:  # fmt: skip
         self.of, self.tile, self.values, self.shift = of, tile, values, shift
-        self.given = {
-            name: part_of(of.came[name], name, tile).double()
-            for name in PARENTS
-            if name in of.came
-        }
+        given = of.came.keys() & {*PARENTS}
+        self.given = {name: part_of(of.came[name], name, tile).double() for name in given}
         self.implied = of.evaluate(of.x, tile, self.given)
         self.budget = self._allowed(self.implied | self.given)
 
@@ -332,22 +319,11 @@ def allowed_on(
 
 
 def judge(
-    actual: Tensor,
-    values: Mapping[str, Tensor],
-    budget: TileBudget,
-    name: str,
-    *,
-    poisoned: bool = False,
-) -> Judgement:
-    """One intermediate on one tile.
-
-    Args:
-        poisoned: from `_within`.
-    """
-    of = judge_whole(
-        actual, values[name], budget.rows[name], exact=budget.exact, poisoned=poisoned
-    )
-    valid = values["valid"]
+    actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str, *, poisoned: bool = False
+) -> Judgement:  # fmt: skip
+    """One intermediate on one tile; `poisoned` as in `_within`."""
+    about = {"exact": budget.exact, "poisoned": poisoned}
+    of, valid = judge_whole(actual, values[name], budget.rows[name], **about), values["valid"]
     if name == "dP":
         # The other value that it may have on the ReLU's kink; and in the softmax family where no key is seen, since P
         # masks dP once more there. Not so in the lazy family, whose dTau sums dP as it is.
@@ -377,11 +353,10 @@ def judge_whole(
     exact: bool = False,
     poisoned: bool = False,
 ) -> Judgement:
-    """What came beside what is expected, with what it may err by before it is stored.
+    """What came beside what is expected, with what it may err by before it is stored; `poisoned` as in `_within`.
 
     Args:
         exact: whether nothing of it was rounded to 16 bits but itself.
-        poisoned: from `_within`.
     """
     dtype, actual = actual.dtype, actual.double()
     if exact:
@@ -392,9 +367,8 @@ def judge_whole(
     # An infinity of the right sign is right where the exact value may lie outside the range of the dtype.
     is_beyond = actual.sign() * expected + bound >= torch.finfo(dtype).max
     overflows = actual.isinf() & bound.isfinite() & is_beyond
-    return Judgement(
-        actual, expected, bound, _within(actual, expected, bound, poisoned) | overflows
-    )
+    right = _within(actual, expected, bound, poisoned) | overflows
+    return Judgement(actual, expected, bound, right)
 
 
 def _within(actual: Tensor, expected: Tensor, bound: Tensor, poisoned: bool) -> Tensor:

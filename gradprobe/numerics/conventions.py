@@ -74,9 +74,8 @@ def in_other_conventions(
         other = replace(trace, values=values)
         comparison = compared(other)
         judged = {at for one in found for at in (one.name, *BELOW[one.name])}
-        if not any(
-            comparison.findings[at].mismatched for at in judged & comparison.findings.keys()
-        ):
+        judged &= comparison.findings.keys()
+        if not any(comparison.findings[at].mismatched for at in judged):
             return other, comparison, tuple(found)
     return trace, plain, ()
 
@@ -173,13 +172,10 @@ _OTHER_INPUTS = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlen
 
 
 def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozenset[str]) -> None:
-    """Refuses a file of which the O or LSE is not that of its q, k and v in the coarsest arithmetic that is known.
+    """Raises InputsFailure where O or LSE of a file are not those of its q, k and v in the coarsest arithmetic.
 
     Args:
         keys: which of "o" and "lse" the file holds and the target takes.
-
-    Raises:
-        InputsFailure: one is not, saying how it is related to what it should be, where that is simple.
     """
     given = {name: values[key] for name, key in _KEYS.items() if key in keys}
     if not given:

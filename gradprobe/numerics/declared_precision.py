@@ -39,7 +39,7 @@ UNITS = {
 truncates, and a product of two lacks the least of their products."""
 
 ROUNDED = ("S", "P", "dP", "dS")
-"""What kernels round to 16 bits beside the operands of their second dots, in the order of the dataflow."""
+"""What kernels round to 16 bits beside the operands of their second dots."""
 
 Narrow = Callable[[Tensor], Tensor]
 """Rounds to fewer bits."""
@@ -186,9 +186,8 @@ def stored(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) 
 def nearest(precision: Precision, matrix: Tensor) -> Tensor:
     """Rounded to the nearest numbers of a contract's 16-bit dtype, in float64."""
     _, exponent = torch.frexp(matrix)
-    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(
-        min=2 * precision.floor
-    )
+    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent)
+    spacing = spacing.clamp(min=2 * precision.floor)
     return (matrix / spacing).round() * spacing
 
 

@@ -81,7 +81,6 @@ class MeasuredRun:
 
     @property
     def broken(self) -> list[Identity]:
-        """Those that the target breaks."""
         return [one for one in self.invariants if not one.holds]
 
 

@@ -297,9 +297,10 @@ class LowerBounds:
                 of_p, self.power, -1, keepdim=True, dtype=torch.double
             )
             norm = norm * (1.0 - ROUNDINGS["cpu"])
-            squares, size = (
-                (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
-            )
+            if self.power == 2:
+                squares = squares + norm.square()
+            else:
+                size = norm
         rounded = (self.precision.matrix or U32) * squares.sqrt()
         of_o = long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
         sums = U32 * (of_o + long_sum(self.x.n_key) * size)

@@ -42,13 +42,10 @@ def locate_at(
 ) -> Element:
     """Any element of an intermediate, by its place."""
     element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))
-    assert element.window is not None
-    row, col = element.window.rows.index(at[2]), element.window.cols.index(at[3])
-    return structs.replace(
-        element,
-        actual=element.window.actual[row][col],
-        expected=element.window.expected[row][col],
-    )
+    assert (window := element.window) is not None
+    row, col = window.rows.index(at[2]), window.cols.index(at[3])
+    actual, expected = window.actual[row][col], window.expected[row][col]
+    return structs.replace(element, actual=actual, expected=expected)
 
 
 def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: Element) -> Element:
@@ -100,8 +97,8 @@ def departure(case: Case, first: Element) -> str:
     """The formula that it departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
-    places = ((axis, getattr(first, axis)) for axis in ("batch", "head", "row", "col"))
-    where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
+    axes = ("batch", "head", "row", "col")
+    where = ", ".join(f"{axis} {at}" for axis in axes if (at := getattr(first, axis)) is not None)
     formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
 
@@ -111,11 +108,7 @@ MOST_CELLS = 2048
 
 
 def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> CloseUp:
-    """An intermediate in the first layout in which it is wrong, or is at all.
-
-    Raises:
-        UsageFailure: the target did not expose it, or there is no such batch or head.
-    """
+    """An intermediate in the first layout in which it is wrong, or is at all; raises UsageFailure as `close_up`."""
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
     run, shown = (wrong or having or probed.measured)[0]
@@ -161,24 +154,17 @@ def close_up(
     batch, head = at or of_first or divmod(int(finding.ratio.argmax()), n_heads)
     judged, masked = _whole_head(case, measured, name, batch, head)
     ratio, tile = judged.ratio, tile_of(case, finding.axes, judged.right.shape[1])
+    row, col = _telling(ratio, judged.right)
     if first and of_first == (batch, head):
         row, col = first.row or 0, first.col or 0
-    else:
-        row, col = _telling(ratio, judged.right)
     place, budget = (batch, head, row, col), float(judged.bound[row, col])
     return CloseUp(
-        layout=layout,
-        intermediate=name,
-        batch=batch if finding.axes[0] == "b" else None,
-        head=head,
-        mismatched=int((~judged.right).sum()),
-        total=ratio.numel(),
-        shape=(ratio.shape[0], ratio.shape[1]),
-        tile=tile,
-        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
+        layout=layout, intermediate=name, batch=batch if finding.axes[0] == "b" else None, head=head,
+        mismatched=int((~judged.right).sum()), total=ratio.numel(), shape=(ratio.shape[0], ratio.shape[1]),
+        tile=tile, map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
         rows=_rows(judged, ratio),
         element=locate_at(case, measured.x, measured.trace, comparison, name, place, budget),
-    )
+    )  # fmt: skip
 
 
 def _whole_head(
@@ -223,29 +209,23 @@ def _by_tiles(
 def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
     """The maximum over each cell, None only where every entry is NaN."""
     filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
-    bands = (
-        torch.stack([cell.amax(1) for cell in band.split(tile[1], 1)], 1).amax(0)
-        for band in filled.split(tile[0])
-    )
-    return tuple(
-        tuple(None if cell < 0 else Number(cell) for cell in band.tolist()) for band in bands
-    )
+    lines = []
+    for band in filled.split(tile[0]):
+        cells = [float(cell.max()) for cell in band.split(tile[1], 1)]
+        lines.append(tuple(None if cell < 0 else Number(cell) for cell in cells))
+    return tuple(lines)
 
 
 def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:
     wrong, cols = (~judged.right).sum(1), ratio.argmax(1).tolist()
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
-    return tuple(
-        CloseUpRow(
-            row=row,
-            mismatched=int(wrong[row]),
-            col=cols[row],
-            actual=Number(judged.actual[row, cols[row]]),
-            expected=Number(judged.expected[row, cols[row]]),
-            ratio=Number(ratio[row, cols[row]]),
-        )
-        for row in chosen
-    )
+    rows = []
+    for row in chosen:
+        numbers = (part[row, cols[row]] for part in (judged.actual, judged.expected, ratio))
+        actual, expected, times = map(Number, numbers)
+        about = {"row": row, "mismatched": int(wrong[row]), "col": cols[row]}
+        rows.append(CloseUpRow(**about, actual=actual, expected=expected, ratio=times))
+    return tuple(rows)
 
 
 def _telling(ratio: Tensor, right: Tensor) -> tuple[int, int]:

@@ -75,27 +75,26 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
     """Upper bounds of all intermediates from the largest element of each input."""
     most = {name: _largest(value) for name, value in values.items() if value.is_floating_point()}
     q, k, v, do = (most[name] for name in ("q", "k", "v", "do"))
-    scale, bias, alibi = (
-        max(1.0, abs(case.scale or 0.0)),
-        most.get("bias", 0),
-        most.get("alibi", 0),
-    )
+    scale = max(1.0, abs(case.scale or 0.0))
+    bias, alibi = (most.get(name, 0) for name in ("bias", "alibi"))
     kept, rows = 1 / (1 - case.dropout), case.seqlen_q * case.heads // case.kv_heads
     pe = kept * (1 + most.get("tau", 0.0))
     dp = kept * case.head_dim_v * do * v
     ds = 2 * (dp + case.head_dim_v * do * pe * v)
     scores = scale * case.head_dim * q * k + bias + alibi * case.seqlen_k
-    return {
+    found = {
         "S": _LOG2E * scores,
         _ERROR: 8 * U32 * case.head_dim * scores,
         "O": pe * v,
         "dP": dp,
+    }
+    found |= {
         "dS": ds,
         "dQ": 2 * scale * ds * k,
         "dK": scale * rows * ds * q,
         "dV": rows * pe * do,
-        "dBias": case.batch * rows * case.seqlen_k * ds,
     }
+    return found | {"dBias": case.batch * rows * case.seqlen_k * ds}
 
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
@@ -128,18 +127,11 @@ def _on(x: Attention, tile: Tile, precision: Precision) -> dict[str, Tensor]:
     pe = kept * p + (values["PE"] - values["P"] * kept).clamp(min=0.0)
     scores = scale * (q @ k.mT) + values["S"].masked_fill(~valid, 0.0).abs()
     error = score_errors(x, tile, values, precision)[0].clamp(max=2 * (x.softcap or math.inf))
-    return {
-        "S": _LOG2E * scores * valid,
-        _ERROR: error * (valid.sum(-1, keepdim=True) > 1),  # of one key P = 1, whatever its score
-        "O": pe @ v,
-        "dP": dp,
-        "delta": (do * (pe @ v)).sum(-1),
-        "dS": ds,
-        "dQ": scale * ds @ k,
-        "dK": scale * ds.mT @ q,
-        "dV": pe.mT @ do,
-        "dBias": ds.sum((-2, -1)),
-    }
+    # Of one key P = 1, whatever its score.
+    found = {"S": _LOG2E * scores * valid, _ERROR: error * (valid.sum(-1, keepdim=True) > 1)}
+    found |= {"O": pe @ v, "dP": dp, "delta": (do * (pe @ v)).sum(-1), "dS": ds}
+    found |= {"dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": pe.mT @ do}
+    return found | {"dBias": ds.sum((-2, -1))}
 
 
 # Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
@@ -184,13 +176,10 @@ def _is_shown(case: Case, x: Attention, name: str, trace: Trace, precision: Prec
             if not bool(judge(value, due, budget, result).right.all()):
                 return True
     heads, rows = tile_size(case)
-    options: dict[str, Any] = {
-        name: getattr(off, name) for name in Attention.__dataclass_fields__
-    }
+    options: dict[str, Any] = {one: getattr(off, one) for one in Attention.__dataclass_fields__}
+    options |= {"head_tile": heads, "row_tile": rows}
     matrices = not dtypes.keys().isdisjoint(MATRICES)
-    results = manual_attention_backward(
-        **options, head_tile=heads, row_tile=rows, matrices=matrices
-    )
+    results = manual_attention_backward(**options, matrices=matrices)
     came = Trace({name: results[name].to(of) for name, of in dtypes.items()}, trace.sources)
     return not compare(case, x, came, precision, blame=False).matches
 

@@ -76,19 +76,12 @@ class Repeats:
         if ratio is not None and bool(always.any()):
             in_wrong = Number(float(ratio[always.to(ratio.device)].max()))
         return RepeatedResult(
-            name=name,
-            runs=self.count,
-            differing=int(differs.sum()),
-            total=differs.numel(),
+            name=name, runs=self.count, differing=int(differs.sum()), total=differs.numel(),
             heads=self._heads(name, differs.flatten(2).any(2)),
-            tiles=tuple(spans(sorted({row // block for row in rows}))),
-            block=block,
-            spread=None if ratio is None else Number(float(ratio.max())),
-            atomics=atomics,
-            wrong_in=len(wrong),
-            wrong_heads=self._heads(name, always),
-            wrong_spread=in_wrong,
-        )
+            tiles=tuple(spans(sorted({row // block for row in rows}))), block=block,
+            spread=None if ratio is None else Number(float(ratio.max())), atomics=atomics,
+            wrong_in=len(wrong), wrong_heads=self._heads(name, always), wrong_spread=in_wrong,
+        )  # fmt: skip
 
     def _ratio(self, name: str, differs: Tensor) -> Tensor | None:
         """[B, H, R, C] the spread as a multiple of what is allowed; None of what is of the size of the scores."""
@@ -122,28 +115,23 @@ def floors(traces: Sequence[Trace]) -> dict[str, float]:
 
 def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
     """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
-    return tuple(
-        name
-        for name, value in base.values.items()
-        if not _agrees(trace.values.get(name), value, allowed[name])
-    )
-
-
-def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
-    if tensor is None or tensor.dtype != base.dtype:
-        return False
-    if bool(same_bits(tensor, base).all()):
-        return True
-    return floor > 0 and _difference(tensor, base) <= ROOM * floor
+    found = []
+    for name, value in base.values.items():
+        came, floor = trace.values.get(name), allowed[name]
+        if came is None or came.dtype != value.dtype:
+            found.append(name)
+        elif not bool(same_bits(came, value).all()):
+            agrees = floor > 0 and _difference(came, value) <= ROOM * floor
+            found += [] if agrees else [name]
+    return tuple(found)
 
 
 def _difference(tensor: Tensor, other: Tensor) -> float:
     """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
     same = (tensor == other) | (tensor.isnan() & other.isnan())
     apart = (tensor.double() - other.double()).abs().masked_fill(same, 0.0)
-    return (
-        float(apart.nan_to_num(nan=torch.inf, posinf=torch.inf).max()) if apart.numel() else 0.0
-    )
+    apart = apart.nan_to_num(torch.inf, posinf=torch.inf)
+    return float(apart.max()) if apart.numel() else 0.0
 
 
 class SideBySide:
@@ -160,9 +148,7 @@ class SideBySide:
     def __init__(self, kept: str, other: str = "", case: Case | None = None) -> None:
         self._kept, self._case = kept, case
         self._given: dict[str, dict[str, Tensor]] = {}
-        self._other: Mapping[str, Mapping[str, Tensor]] = (
-            torch.load(other, weights_only=True) if other else {}
-        )
+        self._other = torch.load(other, weights_only=True) if other else {}
         self._seen = set[str]()
         self.differences: list[Difference] = []
         """Of all layouts that both took. An element of one differs *beyond* where it lies further from the other's than

@@ -77,12 +77,12 @@ def rounded_operand(
     """
     if case.dtype == "float32" or case.family != "softmax" or not case.scale:
         return None
-    for operand in _operands(case.dtype, is_exact=plain.precision.exact):
-        evaluation = evaluation_of(x, operand)
+    is_exact = plain.precision.exact
+    for operand in _operands(case.dtype, is_exact=is_exact):
+        if (evaluation := evaluation_of(x, operand)) is None:
+            continue
         # On exact values the rounding of a result hides as much of it as there is.
-        if evaluation is None or not (
-            plain.precision.exact or _is_worth_trying(case, x, evaluation, trace)
-        ):
+        if not is_exact and not _is_worth_trying(case, x, evaluation, trace):
             continue
         comparison = compared(evaluation)
         if comparison.matches:
@@ -256,9 +256,8 @@ def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
         return
     words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
     deltas = (True, False) if has_o and is_softmax else (False,)
-    for before, more, word, stored in product(
-        scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas
-    ):
+    parts = [(), ("P",), ("P", "dP"), ("dP",)]
+    for before, more, word, stored in product(scores, parts, words, deltas):
         yield RoundingWay(word, 0, (*before, *more), stored)
 
 
@@ -266,14 +265,8 @@ class _RoundedResult(Accumulation):
     """One result of a problem, by one way to round."""
 
     def __init__(
-        self,
-        case: Case,
-        x: Attention,
-        trace: Trace,
-        result: str,
-        way: RoundingWay,
-        evaluation: Evaluate,
-    ) -> None:
+        self, case: Case, x: Attention, trace: Trace, result: str, way: RoundingWay, evaluation: Evaluate
+    ) -> None:  # fmt: skip
         super().__init__(case, x, trace, result)
         self._way, self._evaluate = way, evaluation
 

@@ -177,10 +177,8 @@ def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> Jud
     judged, totals = JudgedRun(run), Totals(run.case, run.trace.values, like=run.values["q"])
     for name, value in run.trace.values.items():
         if is_kept and name not in MATRICES:
-            judged.kept[name] = (
-                torch.empty_like(value, dtype=KEPT_AS),
-                torch.empty_like(value, dtype=KEPT_AS),
-            )
+            like = torch.empty_like(value, dtype=KEPT_AS)
+            judged.kept[name] = like, torch.empty_like(like)
     every = list(blocks(run.case, key_heads_of_a_block(run)))
     for done, block in enumerate(every, 1):
         for part in SiftedBlock(judged, totals, block).run():
@@ -221,10 +219,8 @@ def _again(known: JudgedRun, trace: Trace) -> JudgedRun | None:
     again = JudgedRun(replace(known.run, trace=trace), alike, known.undecided)
     for name in others:
         for block in (None,) if name in TOTALS else blocks(case):
-            of_first = (trace.values[name], first[name], *known.kept[name])
-            value, before, error, bound = (
-                known.part(of, name, block).double() for of in of_first
-            )
+            both = (trace.values[name], first[name], *known.kept[name])
+            value, before, error, bound = (known.part(of, name, block).double() for of in both)
             more = (value - before).masked_fill(value == before, 0.0)
             # The first run's error is known to so many bits.
             if not again.judge(name, block, (error + more).abs() + error.abs() * OFF, bound):

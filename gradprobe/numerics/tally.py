@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -34,9 +34,8 @@ class Judgement(NamedTuple):
     @property
     def ratio(self) -> Tensor:
         """Errors as multiples of the budget: infinite for a NaN, 0 for what is right by another rule."""
-        ratio = ((self.actual - self.expected).abs() / self.bound).nan_to_num(
-            math.inf, posinf=math.inf
-        )
+        ratio = (self.actual - self.expected).abs() / self.bound
+        ratio = ratio.nan_to_num(math.inf, posinf=math.inf)
         return ratio.masked_fill(self.right & ~(ratio <= 1), 0.0)
 
     def reshape(self, *shape: int) -> Judgement:
@@ -73,11 +72,9 @@ class RisingErrors:
         telling = (one for one in self.elements if one.ratio >= least or _is_far_off(one))
         return next(telling, None)
 
-    @staticmethod
-    def of(elements: Iterable[Element]) -> RisingErrors:
-        """Those of some elements, in any order."""
+    def with_more(self, elements: Iterable[Element]) -> RisingErrors:
         found: list[Element] = []
-        for element in sorted(elements, key=_place):
+        for element in sorted([*self.elements, *elements], key=place_of):
             if not found or element.ratio > found[-1].ratio:
                 found.append(element)
         return RisingErrors(tuple(found))
@@ -91,7 +88,7 @@ def _is_far_off(element: Element) -> bool:
     return element.ratio >= _OF_ONE_ORDER and error * _OF_ONE_ORDER >= abs(element.expected)
 
 
-def _place(element: Element) -> ElementIndex:
+def place_of(element: Element) -> ElementIndex:
     return element.batch or 0, element.head or 0, element.row or 0, element.col or 0
 
 
@@ -176,26 +173,19 @@ def element_at(
     case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float
 ) -> Element:
     """An element of an intermediate, with the tile of the score matrix that it belongs to."""
-    letters = slots(case.axes(name))
+    along = dict(zip(slots(case.axes(name)), at, strict=True))
     batch, head, row, col = (
-        place if letter else None for place, letter in zip(at, letters, strict=True)
+        place if letter else None
+        for letter, place in zip(slots(case.axes(name)), at, strict=True)
     )
-    along = dict(zip(letters[2:], at[2:], strict=True))
     m, n = (
         along[letter] // block if letter in along else None
         for letter, block in (("m", case.block_m), ("n", case.block_n))
     )
     return Element(
-        intermediate=name,
-        batch=batch,
-        head=head or 0,
-        row=row,
-        col=col,
-        tile=(m, n),
-        actual=Number(actual),
-        expected=Number(expected),
-        budget=Number(budget),
-    )
+        intermediate=name, batch=batch, head=head or 0, row=row, col=col, tile=(m, n),
+        actual=Number(actual), expected=Number(expected), budget=Number(budget),
+    )  # fmt: skip
 
 
 class Tally:
@@ -258,36 +248,30 @@ class Tally:
         self.wrong_columns[place][..., first : first + wrong.shape[-1]] |= wrong.any(1).cpu()
         self.non_finite += int((wrong & ~judged.actual.isfinite()).sum())
         ratio = judged.ratio
-        self.rising_own = self._risen(self.rising_own, tile, own, ratio, judged)
-        self.rising = self._risen(self.rising, tile, wrong, ratio, judged)
+        self.rising_own = self.rising_own.with_more(self._risen(tile, own, ratio, judged))
+        self.rising = self.rising.with_more(self._risen(tile, wrong, ratio, judged))
 
     def _risen(
-        self, known: RisingErrors, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement
-    ) -> RisingErrors:
-        """With the elements of a mask that are further off than all before them, by batch, head, row and column."""
+        self, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement
+    ) -> Iterator[Element]:
+        """The elements of a mask that are further off than all before them, by head, row and column."""
         masked = ratio.masked_fill(~mask, -1.0).flatten()
         before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
-        elements = list(known.elements)
-        _, rows, cols = ratio.shape
+        first, (_, rows, cols) = self._first_key(tile), ratio.shape
         for number in (masked > before).nonzero().flatten().tolist():
             h, r, c = number // (rows * cols), number // cols % rows, number % cols
-            row, col = tile.rows.start + r, self._first_key(tile) + c
+            at = (tile.batch, tile.heads.start + h, tile.rows.start + r, first + c)
             numbers = (float(part[h, r, c]) for part in judged[:3])
-            at = (tile.batch, tile.heads.start + h, row, col)
-            elements.append(element_at(self.case, self.name, at, *numbers))
-        return RisingErrors.of(elements)
+            yield element_at(self.case, self.name, at, *numbers)
 
     def _first_key(self, tile: Tile) -> int:
         return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
 
     def finding(self) -> Finding:
         """What the tiles came to."""
-        own = {
-            one.name: getattr(self, one.name)
-            for one in fields(Finding)
-            if hasattr(self, one.name)
-        }
-        return Finding(**own, rms_ratio=math.sqrt(self.squares / max(self.counted, 1)))
+        names = [one.name for one in fields(Finding) if one.name != "rms_ratio"]
+        rms_ratio = math.sqrt(self.squares / max(self.counted, 1))
+        return Finding(**{name: getattr(self, name) for name in names}, rms_ratio=rms_ratio)
 
     def add_heads(self, finding: Finding, batch: int, heads: slice) -> None:
         """Adds what was found of some heads of a batch alone, in place of what was known of them."""
@@ -302,11 +286,11 @@ class Tally:
         self.squares += finding.rms_ratio**2 * finding.counted
         self.counted += finding.counted
         for name in ("rising_own", "rising"):
-            elements = [*getattr(self, name).elements]
-            for element in getattr(finding, name).elements:
-                head = heads.start + (element.head or 0)
-                elements.append(structs.replace(element, batch=batch, head=head))
-            setattr(self, name, RisingErrors.of(elements))
+            elements = [
+                structs.replace(element, batch=batch, head=heads.start + (element.head or 0))
+                for element in getattr(finding, name).elements
+            ]
+            setattr(self, name, getattr(self, name).with_more(elements))
 
 
 _OF_HEADS = ("ratio", "wrong", "own", "wrong_rows", "wrong_columns", "largest")
@@ -365,8 +349,7 @@ class Grid:
         for first, length, size in zip(start, values.shape[1:], self.cell, strict=True):
             before = first % size
             sides.append((before, -(before + length) % size))
-        if any(map(any, sides)):
-            values = pad(values, (*sides[1], *sides[0]))
+        values = pad(values, (*sides[1], *sides[0])) if any(map(any, sides)) else values
         cells: Tensor = values.unflatten(2, (-1, self.cell[1])).unflatten(1, (-1, self.cell[0]))
         return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
 

@@ -206,7 +206,6 @@ class Total:
     needs: str
     """The input without which it does not exist."""
     of: str
-    """What it sums."""
     summed: Callable[[Attention, Tile, Mapping[str, Tensor], Tensor], Tensor]
     """From that, or what it errs by, and the values on a tile, to the tile's share."""
     budget: Callable[[Chain], Error]
@@ -240,11 +239,12 @@ class Totals:
 
     def __init__(self, case: Case, names: Collection[str], like: Tensor) -> None:
         self.case = case
+        shapes = {name: shape for name, shape in expected_shapes(case).items() if name in names}
         self.expected, self._squares, self._sums = (
             {
-                name: like.new_zeros(shape, dtype=torch.double)
-                for name, shape in expected_shapes(case).items()
-                if name in TOTALS and name in names
+                name: like.new_zeros(shapes[name], dtype=torch.double)
+                for name in TOTALS
+                if name in shapes
             }
             for _ in range(3)
         )

@@ -121,7 +121,7 @@ def test_an_element_that_is_off_by_a_tenth_of_itself_tells_whatever_is_worse_els
     expected, telling
 ):
     wrong = [element(0, 9.0, 0.0), element(1, 20.0, expected), element(2, 1e6, 0.0)]
-    assert RisingErrors.of(wrong).telling.row == telling
+    assert RisingErrors().with_more(wrong).telling.row == telling
 
 
 @tries(30)
@@ -130,8 +130,11 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(errors):
     every = [element(row, error, 1e9) for row, error in enumerate(errors)]
     first = next(row for row, error in enumerate(errors) if error >= max(errors) / 10)
     half = len(every) // 2
-    later = RisingErrors.of(every[half:]).elements
-    for rising in (RisingErrors.of(every), RisingErrors.of([*later, *every[:half]])):
+    later = RisingErrors().with_more(every[half:]).elements
+    for rising in (
+        RisingErrors().with_more(every),
+        RisingErrors().with_more([*later, *every[:half]]),
+    ):
         assert rising.telling.row == first
 
 

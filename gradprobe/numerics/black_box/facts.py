@@ -84,11 +84,7 @@ def is_one_delta_a_row(measured: MeasuredRun, recovered: RecoveredValues) -> boo
 
 
 def shape_of_p(recovered: RecoveredValues, p: Tensor, *, may_read_lse: bool) -> list[str]:
-    """What the errors of a wrong P look like.
-
-    Args:
-        may_read_lse: whether the target is given LSE, gives it, or launches kernels that may hand it on.
-    """
+    """What the errors of a wrong P look like; of LSE only where the target may read one."""
     return _of_entries(recovered, p) or _of_factors(recovered, p, may_read_lse=may_read_lse)
 
 
@@ -152,11 +148,9 @@ def _explain(sums: Tensor, error: float) -> bool:
 
 
 def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> str | None:
-    """How dO is misread, "with q's head stride", where that explains a wrong dV; None where none does.
+    """How dO is misread, "with q's head stride", where that explains the dV that came; None where nothing does.
 
     Args:
-        x: the problem, with the values meant.
-        dv: what the target gave.
         tensors: the inputs as they lay in memory, guard bands around them.
     """
     readings = dict(_by_strides(tensors)) | dict(_of_other_heads(case, x.do))

@@ -15,14 +15,7 @@ from ...model.layout_run import MISMATCH
 from ...model.number import listed
 from ...runtime.run import Trace
 from ..evidence import BlackBoxEvidence, MeasuredRun
-from .facts import (
-    ZERO,
-    are_one_fault,
-    factor_in_words,
-    is_one_delta_a_row,
-    reread_do,
-    shape_of_p,
-)
+from .facts import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, reread_do, shape_of_p
 from .recover import QUOTIENTS, SUMS, RecoveredValues, recover
 from .scales import RIGHT, Measure, ResultEvidence, Scales, inseparable, joined
 
@@ -93,10 +86,7 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
 
 
 def _with_a_fault(
-    examiner: Examiner,
-    recovered: RecoveredValues,
-    scales: Scales,
-    evidence: list[ResultEvidence],
+    examiner: Examiner, recovered: RecoveredValues, scales: Scales, evidence: list[ResultEvidence]
 ) -> tuple[MeasuredRun, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []

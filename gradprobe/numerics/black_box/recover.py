@@ -142,9 +142,8 @@ def read_probe(
             keys, dims = _shown(index, plan.keys, case.seqlen_k)
             shown[..., keys] = divided[..., dims]
         else:
-            (heads, rows), dims = _shown_rows(
-                case, index, plan.rows if name == "dK" else plan.rows_v
-            )
+            of = plan.rows if name == "dK" else plan.rows_v
+            (heads, rows), dims = _shown_rows(case, index, of)
             shown[:, heads, rows] = divided[..., dims].mT
 
 
@@ -316,14 +315,12 @@ def _recover(
         shown = shown or _nothing(case, layout, trace)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
-            read_probe(
-                case, layout, index, {name: trace.values[name][batch] for name in shown}, shown
-            )
+            gradients = {name: trace.values[name][batch] for name in shown}
+            read_probe(case, layout, index, gradients, shown)
     assert first is not None
     unseen = next(iter(shown.values())).new_full(expected_shapes(case)["LSE"], -1).long()
-    recovery = Recovery(
-        _dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen
-    )
+    dtypes = _dtype(first, "dV"), _dtype(first, "dQ", "dK")
+    recovery = Recovery(*dtypes, abs(layout.factor), unseen)
     of_first = problem(case, layout, values, 0)
     recovered = RecoveredValues(case, layout, of_first, first, shown, recovery)
     # Of the two dS dQ's stands for both.

@@ -123,13 +123,11 @@ class Scales:
     ) -> ResultEvidence:
         """What a gradient shows of its intermediate, by the value that it shows."""
         name = MATRIX_OF[through]
-        is_known = (
-            name in known
-            and recovered.is_read(name)
-            and value is recovered.trace.values.get(name)
+        is_own = recovered.is_read(name) and value is recovered.trace.values.get(name)
+        findings = (
+            known if is_own and name in known else self._alone(recovered, name, value).findings
         )
-        finding = (known if is_known else self._alone(recovered, name, value).findings)[name]
-        return self._evidence(recovered, name, through, value, finding)
+        return self._evidence(recovered, name, through, value, findings[name])
 
     def _evidence(
         self, recovered: RecoveredValues, name: str, through: str, value: Tensor, finding: Finding
@@ -165,10 +163,10 @@ def _only(name: str, value: Tensor) -> Trace:
 
 
 def joined(own: MeasuredRun, inner: MeasuredRun) -> MeasuredRun:
-    """What a report shows of a run that was looked into.
+    """What a report shows of a run that was looked into: what the target exposed as it came.
 
-    What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
-    too but inherits it there from parents that the ordinary run does not show, it is called inherited.
+    Where that is wrong, and inherits it in the one-hot problems from parents that the ordinary run does not show, it
+    is called inherited.
     """
     of_own, of_inner = own.comparison.findings, inner.comparison.findings
     findings = {
