@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 SUMS = ("O", "dQ", "dK", "dV")
+EVERY = ("product", "scores", "shifted", "P", "PE", "dP", "spread", "delta", "dS", "scaled dS")
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,8 @@ class Roundings:
     """Whether the last tile comes first."""
 
     def __str__(self) -> str:
-        words = [
-            *sorted(self.at),
-            *([f"scale * {self.folded}"] if self.folded else []),
-            f"delta {self.delta}",
-        ]
+        words = [*sorted(self.at), f"delta {self.delta}"]
+        words += [f"scale * {self.folded}"] if self.folded else []
         words += [f"{name} every {tile}" for name, tile in self.tiles] + ["late"] * self.late
         return ", ".join(words)
 
@@ -51,21 +49,8 @@ def drawn(random: Random) -> Roundings:
         "mixed": [("product", "PE", "dP", "dS"), ("product", "scores", "PE", "dP", "dS", "scaled dS")], "any": [()],
     }[style]  # fmt: skip
     at = {*random.choice(of_scores)}
-    every = (
-        "product",
-        "scores",
-        "shifted",
-        "P",
-        "PE",
-        "dP",
-        "spread",
-        "delta",
-        "dS",
-        "scaled dS",
-    )
-    at |= {
-        name for name in every if random.random() < {"any": 0.5, "fused": 0.0}.get(style, 0.15)
-    }
+    rate = {"any": 0.5, "fused": 0.0}.get(style, 0.15)
+    at |= {name for name in EVERY if random.random() < rate}
     tiles = [(name, random.choice((16, 32, 64, 128))) for name in SUMS if random.random() < 0.25]
     delta = random.choice(("stored", "unrounded", "P dP"))
     folded = random.choice(("", "", "q", "k"))
@@ -75,15 +60,8 @@ def drawn(random: Random) -> Roundings:
 
 
 def backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    how: Roundings,
-    *,
-    causal: bool,
-    scale: float | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, how: Roundings, *, causal: bool, scale: float | None = None
+) -> dict[str, Tensor]:  # fmt: skip
     """O, dQ, dK and dV in the dtype of q; k and v may have fewer heads."""
     dtype, scale = q.dtype, scale or q.shape[-1] ** -0.5
 
@@ -91,9 +69,8 @@ def backward(
         return tensor.to(dtype).float() if name in how.at else tensor
 
     def folded(name: str, tensor: Tensor) -> Tensor:
-        return (
-            (tensor.float() * scale).to(dtype).float() if how.folded == name else tensor.float()
-        )
+        wide = tensor.float()
+        return (wide * scale).to(dtype).float() if how.folded == name else wide
 
     def dot(name: str, a: Tensor, b: Tensor) -> Tensor:
         tile = dict(how.tiles).get(name)
@@ -101,11 +78,8 @@ def backward(
             return a @ b
         out, firsts = a.new_zeros(*a.shape[:-1], b.shape[-1]), range(0, a.shape[-1], tile)
         for first in reversed(firsts) if how.backwards else firsts:
-            out = (
-                (out + a[..., first : first + tile] @ b[..., first : first + tile, :])
-                .to(dtype)
-                .float()
-            )
+            part = a[..., first : first + tile] @ b[..., first : first + tile, :]
+            out = (out + part).to(dtype).float()
         return out
 
     group = q.shape[1] // k.shape[1]
@@ -114,10 +88,8 @@ def backward(
     product = at("product", qs @ ks.mT)
     s = product if how.folded else at("scores", product * scale)
     if causal:
-        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(
-            1 + k.shape[2] - q.shape[2]
-        )
-        s = s.masked_fill(hidden, -math.inf)
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        s = s.masked_fill(hidden.triu(1 + k.shape[2] - q.shape[2]), -math.inf)
     most = s.amax(-1, keepdim=True)
     e = at("shifted", s - most.masked_fill(most == -math.inf, 0.0)).exp()
     total = e.sum(-1, keepdim=True)

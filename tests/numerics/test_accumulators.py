@@ -142,7 +142,7 @@ def flash(q, k, v, *, causal=False, scale=None):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("pattern", ["negative", "positive", "normal"])
+@pytest.mark.parametrize("pattern", ["negative", "normal"])
 def test_pytorchs_flash_attention_matches_where_heads_of_a_group_share_a_sum_in_float16(pattern):
     """dV of normal values reaches 1.06 times its budget: each of two heads rounds the sum six times."""
     for seed in range(6):

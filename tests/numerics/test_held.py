@@ -200,6 +200,11 @@ def test_a_cuda_kernel_that_stores_into_an_input_is_named(tmp_path):
     assert "k, an input, is overwritten by spoils: k[0, 0, 0, 0] was " in stray.sentence
 
 
+def said_of(report):
+    lines = rendered(report_of(report), Terminal(120, None, utf8=True, details=True))
+    return "\n".join(line.plain for line in lines)
+
+
 def as_(dtype, *names):
     def change(given, results):
         return results | {name: results[name].to(dtype) for name in names}
@@ -208,7 +213,7 @@ def as_(dtype, *names):
 
 
 @pytest.mark.parametrize(
-    ("own", "came"), [("float32", torch.float16), ("float16", torch.bfloat16), ("bfloat16", torch.float16)]
+    ("own", "came"), [("float32", torch.float16), ("float16", torch.bfloat16)]
 )  # fmt: skip
 def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_names_both(
     own, came
@@ -223,25 +228,16 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
     assert first_line(report_of(report)) == (
         f"FIRST MISMATCH dK batch=- head=- row=- col=- tile=-,- actual={words} expected={own} ratio=-"
     )
-    said = "\n".join(
-        text.plain
-        for text in rendered(report_of(report), Terminal(120, None, utf8=True, details=True))
-    )
-    assert f"{own}: dQ, dV; {words}: dK" in said
+    assert f"{own}: dQ, dV; {words}: dK" in said_of(report)
     made = document_of(report_of(report))["runs"][0]["intermediates"]
     (entry,) = (entry for entry in made if entry["name"] == "dK")
     assert entry["dtype"] == words
 
 
-@pytest.mark.parametrize("came", [torch.float32, torch.float64])
-def test_a_wider_dtype_is_right(came):
-    report = probed(as_(came, *ENDS), dtype="float16", runs=((),))
+def test_a_wider_dtype_is_right():
+    report = probed(as_(torch.float32, *ENDS), dtype="float16", runs=((),))
     assert report.verdict == "match"
-    said = "\n".join(
-        text.plain
-        for text in rendered(report_of(report), Terminal(120, None, utf8=True, details=True))
-    )
-    assert f"all results are {str(came).removeprefix('torch.')}" in said
+    assert "all results are float32" in said_of(report)
 
 
 def every(family, **narrow):
@@ -268,11 +264,11 @@ def test_lse_delta_and_sums_in_float32_beside_16_bit_inputs_are_right(family):
     assert every(family) == []
 
 
-@pytest.mark.parametrize("name", ["dSink", "dTau", "O", "LSE"])
+@pytest.mark.parametrize("name", ["dSink", "dTau", "LSE"])
 def test_what_belongs_to_a_float32_input_or_is_read_by_the_backward_may_not_be_coarser(name):
     family = "lazy" if name == "dTau" else "softmax"
-    narrow = torch.bfloat16 if name in ("O", "LSE") else torch.float16
-    due = "float16" if name in ("O", "LSE") else "float32"
+    narrow = torch.bfloat16 if name == "LSE" else torch.float16
+    due = "float16" if name == "LSE" else "float32"
     assert every(family, **{name: narrow}) == [(name, (str(narrow).removeprefix("torch."), due))]
 
 
