@@ -119,7 +119,7 @@ class Head(Struct, frozen=True, kw_only=True):
     rows: Ranges = ()
     keys: Ranges = ()
     tiles: tuple[str, ...] = ()
-    """Its map: of each tile one of LEVELS, a capital where all that is expected is 0, or HIDDEN. Empty of a right head."""
+    """Its map where it is wrong: a tile is one of LEVELS, a capital where all that is expected is 0, or HIDDEN."""
 
     @property
     def ratio(self) -> float:
