@@ -40,11 +40,11 @@ def guarded(
     Raises:
         NoRoom: there is not so much memory.
     """
-    whole = size + reserve
+    whole, is_cpu = size + reserve, device.type == "cpu"
     if whole * dtype.itemsize < MAPPED:
         _refuse_without_room(whole * dtype.itemsize, device)
         return guard_values(whole, dtype, device, fill)
-    storage = mapped(whole, dtype) if device.type == "cpu" else _on_device(size, dtype, device)
+    storage = mapped(whole, dtype) if is_cpu else _on_device(size, dtype, device)
     if size * dtype.itemsize < MAPPED:
         storage[:size] = guard_values(size, dtype, device, fill)
     return storage

@@ -38,12 +38,8 @@ class CheckRequest:
 
     def command(self, name: str = "check", **more: Any) -> str:
         """The command line of `check`, or of another command, with more options of that command's own."""
-        return command_line(
-            name,
-            self.target,
-            self.options,
-            {"family": self.family, "reference": self.reference, **more},
-        )
+        more = {"family": self.family, "reference": self.reference, **more}
+        return command_line(name, self.target, self.options, more)
 
 
 def make_folder() -> None:
@@ -85,9 +81,8 @@ def load() -> CheckRequest | None:
 
 def kept_report(request: CheckRequest) -> Report | None:
     """The last report, where it is of this very check and nothing that made it has changed. Raises UsageFailure."""
-    if load() != request or (report := last_report()) is None:
-        return None
-    return None if changed_since(report) else report
+    report = last_report() if load() == request else None
+    return None if report is None or changed_since(report) else report
 
 
 def last_report() -> Report | None:
@@ -95,11 +90,9 @@ def last_report() -> Report | None:
     from ..model.documents import report_from
     from ..model.failures import UsageFailure
 
-    document = _document()
-    if document is None or document.get("report") is None:
-        return None
+    kept = (_document() or {}).get("report")
     try:
-        return report_from(document["report"])
+        return None if kept is None else report_from(kept)
     except UsageFailure as failure:
         raise _damaged(str(failure)) from failure
 
@@ -125,19 +118,13 @@ def _damaged(words: str) -> UsageFailure:
 
 
 def changed_since(report: Report) -> list[str]:
-    """The files and versions that made a report and are others now; what its process did not live to tell is one.
-
-    Where there are none, a check made now comes to the same.
-    """
+    """The files and versions that made a report and are others now; where there are none, it would be the same."""
     if not report.sources:
         return ["what the check was made of"]
     files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
-    now = {
-        name: version
-        for name, version in installed_versions().items()
-        if name in report.environment
-    }
-    return files + [name for name, version in now.items() if report.environment[name] != version]
+    before = report.environment
+    now = installed_versions().items()
+    return files + [name for name, version in now if before.get(name, version) != version]
 
 
 def digest_of(file: str) -> str:
@@ -155,8 +142,6 @@ def is_sound(request: CheckRequest) -> bool:
     """Whether each word has the type that the command line would give it."""
     kinds = {option.name: option.kind for option in OPTIONS}
     words = (request.target, request.family or "", request.reference or "")
-    return (
-        all(isinstance(word, str) for word in words)
-        and isinstance(request.options, dict)
-        and all(isinstance(word, kinds.get(name, ())) for name, word in request.options.items())
-    )
+    if not (all(isinstance(word, str) for word in words) and isinstance(request.options, dict)):
+        return False
+    return all(isinstance(word, kinds.get(name, ())) for name, word in request.options.items())

@@ -180,83 +180,59 @@ class Marks:
 
     def __init__(self, nbytes: int, unit: int, dtype: Any = np.int32) -> None:
         """All 0. `unit`: in bytes; a smaller access stands for its whole unit."""
-        self._nbytes = nbytes
-        self.unit = unit
+        self._nbytes, self.unit = nbytes, unit
         count = -(-nbytes // unit)
-        is_small = count <= ROOM_FOR_ALL
-        self._marks: _Room | _SparseUnits = _Room(count, dtype) if is_small else _SparseUnits()
-
-    @property
-    def whole(self) -> Array | None:
+        self.whole = np.zeros(count, dtype) if count <= ROOM_FOR_ALL else None
         """[units] the marks themselves; None where there are too many to have room for all."""
-        return self._marks.values if isinstance(self._marks, _Room) else None
+        # Then those that were set, in ascending order: of such a storage little is ever touched.
+        self._units, self._values = np.zeros(0, np.int64), np.zeros(0, np.int32)
 
     def all_set(self) -> tuple[Array, Array]:
         """The units that have a mark, in ascending order, and their marks."""
-        return self._marks.all_set()
+        if self.whole is None:
+            return self._units, self._values
+        units = np.flatnonzero(self.whole)
+        return units, self.whole[units]
 
     def refined(self, unit: int) -> Marks:
         """The same marks for smaller units, of which each old one holds a whole number."""
-        finer = Marks(self._nbytes, unit)
+        finer, parts = Marks(self._nbytes, unit), self.unit // unit
         units, values = self.all_set()
-        for part in range(self.unit // unit):
-            finer._marks.write(units * (self.unit // unit) + part, values)
+        for part in range(parts):
+            finer._set(units * parts + part, values)
         return finer
 
     def read(self, offsets: Array, width: int) -> Array:
         """[N, units of an access]."""
-        return self._marks.read(self._units(offsets, width))
-
-    def write(self, offsets: Array, width: int, marks: Array | int) -> None:
-        """Sets one mark, or [N, units of an access] of them."""
-        units = self._units(offsets, width)
-        values: Array = np.int32(marks)
-        if values.ndim:
-            values = np.broadcast_to(values, units.shape).reshape(-1)
-        self._marks.write(units.reshape(-1), values)
-
-    def _units(self, offsets: Array, width: int) -> Array:
-        first, many = (offsets // self.unit)[:, None], width // self.unit
-        return first if many <= 1 else first + np.arange(many)
-
-
-class _Room:
-    def __init__(self, count: int, dtype: Any) -> None:
-        self.values = np.zeros(count, dtype)
-
-    def read(self, units: Array) -> Array:
-        return self.values[units]
-
-    def write(self, units: Array, values: Array) -> None:
-        """Sets one mark, or one for each unit."""
-        self.values[units] = values
-
-    def all_set(self) -> tuple[Array, Array]:
-        units = np.flatnonzero(self.values)
-        return units, self.values[units]
-
-
-class _SparseUnits:
-    """Those units only that were set, in ascending order: for storages of which little is ever touched."""
-
-    def __init__(self) -> None:
-        self._units, self._values = np.zeros(0, np.int64), np.zeros(0, np.int32)
-
-    def read(self, units: Array) -> Array:
+        units = self._units_of(offsets, width)
+        if self.whole is not None:
+            return self.whole[units]
         if not self._units.size:
             return np.zeros(units.shape, np.int32)
         places = np.minimum(np.searchsorted(self._units, units), self._units.size - 1)
         return np.where(self._units[places] == units, self._values[places], np.int32(0))
 
-    def write(self, units: Array, values: Array) -> None:
+    def write(self, offsets: Array, width: int, marks: Array | int) -> None:
+        """Sets one mark, or [N, units of an access] of them."""
+        units = self._units_of(offsets, width)
+        values: Array = np.int32(marks)
+        if values.ndim:
+            values = np.broadcast_to(values, units.shape).reshape(-1)
+        self._set(units.reshape(-1), values)
+
+    def _set(self, units: Array, values: Array) -> None:
+        if self.whole is not None:
+            self.whole[units] = values
+            return
         values = np.broadcast_to(values, units.shape)
         # Of equal units np.unique takes the first one it meets, and the last one written is to stay.
         units = np.concatenate([units[::-1], self._units])
         self._units, first = np.unique(units, return_index=True)
         self._values = np.concatenate([values[::-1], self._values])[first]
 
-    def all_set(self) -> tuple[Array, Array]:
-        return self._units, self._values
+    def _units_of(self, offsets: Array, width: int) -> Array:
+        first, many = (offsets // self.unit)[:, None], width // self.unit
+        return first if many <= 1 else first + np.arange(many)
 
 
 class UnwrittenElements:

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.assignment import (
-    AS_SAVED,
-    LAYOUTS,
-    OUTPUTS,
-    PLAIN,
-    SHAPES,
-    TENSORS,
-    parse_layout,
-    parse_run,
-    parse_shapes,
-)
-from ..model.case import (
-    ALIGNMENTS,
-    ARCHITECTURES,
-    DEFAULT_ARCHITECTURE,
-    DEVICES,
-    DOTS,
-    DTYPES,
-    IMPLIED,
-    LSE_FORMS,
-    MASK_FORMS,
-    MASKS,
-    PATTERNS,
-    SHARDS,
-    WINDOW_FORMS,
-    Case,
-    flag_of,
-)
+from ..model import assignment as lying
+from ..model import case as cases
+from ..model.assignment import OUTPUTS, parse_layout, parse_run, parse_shapes
+from ..model.case import IMPLIED, Case, flag_of
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.resolution import refuse_unknown
 
@@ -61,13 +37,8 @@ class Option:
         return "an array of numbers" if self.numbers else _KINDS[self.kind]
 
 
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "an array of strings",
-}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+_KINDS |= {list: "an array of strings"}
 
 
 def is_number(value: Any) -> bool:
@@ -121,7 +92,7 @@ def _implied(word: str) -> tuple[str, ...]:
 
 
 def _input(word: str) -> str:
-    known = [name for name in TENSORS if name not in OUTPUTS]
+    known = [name for name in lying.TENSORS if name not in OUTPUTS]
     if word.lower() not in known:
         raise UsageFailure(f"--inplace: no input {word!r}", did_you_mean(word, known))
     return word.lower()
@@ -141,11 +112,12 @@ OPTIONS = (
     Option("seqlen_k", int, "Keys"),
     Option("head_dim", int, "Head dim of q and k (default: 24)"),
     Option("head_dim_v", int, "Head dim of v (default: --head-dim)"),
-    Option("dtype", str, f"{', '.join(DTYPES)} (default: float32)"),
+    Option("dtype", str, f"{', '.join(cases.DTYPES)} (default: float32)"),
     Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
-    Option("align", str, f"Corner of the causal diagonal for M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
+    Option("align", str, f"Corner of the causal diagonal for M != N: {', '.join(cases.ALIGNMENTS)} "
+           "(default: bottom-right)"),
     _numbers("window", int, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT", 2),
-    Option("window_as", str, f"How TARGET takes the window: {' or '.join(WINDOW_FORMS)}, LEFT alone "
+    Option("window_as", str, f"How TARGET takes the window: {' or '.join(cases.WINDOW_FORMS)}, LEFT alone "
            "(default: number where its parameter is an int)", "FORM"),
     Option("softcap", float, "Scores become c * tanh(S / c)"),
     Option("scale", float, "Factor of the scores (default: 1 / sqrt(head dim))"),
@@ -154,12 +126,13 @@ OPTIONS = (
     Option("bias_axes", str, "Axes that the softmax bias has, of b, h, m, n; else broadcast (default: hmn)"),
     Option("bias_rank", int, "Number of axes of TARGET's bias, 2 to 4, without leading broadcast ones (default: 4)"),
     Option("alibi", bool, "ALiBi slopes, one a head"),
-    Option("mask", str, f"Boolean mask, True where a key may be seen: {', '.join(MASKS)}"),
+    Option("mask", str, f"Boolean mask, True where a key may be seen: {', '.join(cases.MASKS)}"),
     Option("mask_axes", str, "Axes that the mask has, as --bias-axes (default: bhmn; of padding bn)"),
     Option("mask_rank", int, "Number of axes of TARGET's mask, as --bias-rank"),
-    Option("mask_as", str, f"How TARGET takes the mask: {' or '.join(MASK_FORMS)}, 0 where a key may be seen and -inf "
-           "elsewhere (default: boolean)", "FORM"),
-    Option("lse_as", str, f"The unit in which a TARGET takes LSE: {' or '.join(LSE_FORMS)} (default: natural)", "FORM"),
+    Option("mask_as", str, f"How TARGET takes the mask: {' or '.join(cases.MASK_FORMS)}, 0 where a key may be seen "
+           "and -inf elsewhere (default: boolean)", "FORM"),
+    Option("lse_as", str, f"The unit in which a TARGET takes LSE: {' or '.join(cases.LSE_FORMS)} "
+           "(default: natural)", "FORM"),
     Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
     Option("dropout", float, "Probability that dropout zeroes an entry of P; TARGET is given the mask"),
     _numbers("tau", float, "Lazy attention's tau, one number or one a head (default: both signs)", "T,..."),
@@ -167,28 +140,29 @@ OPTIONS = (
     _numbers("cu_seqlens", int, "Packed sequences: where each begins, and where the last one ends", "0,N,..."),
     _numbers("cu_seqlens_k", int, "The same of the keys (default: as --cu-seqlens)", "0,N,..."),
     Option("seed", int, "Seed of the drawn values (default: 0)"),
-    Option("device", str, f"Where TARGET runs: {', '.join(DEVICES)} (default: auto)"),
+    Option("device", str, f"Where TARGET runs: {', '.join(cases.DEVICES)} (default: auto)"),
     Option("layout", list,
-           f"How a tensor, or all, lies, in place of the default layouts: {', '.join(LAYOUTS)}; of --inputs {AS_SAVED}",
-           "[TENSOR=]NAME", _all(parse_layout)),
+           f"How a tensor, or all, lies, in place of the default layouts: {', '.join(lying.LAYOUTS)}; of --inputs "
+           f"{lying.AS_SAVED}", "[TENSOR=]NAME", _all(parse_layout)),
     Option("runs", list, "A layout to run in, in place of the default ones; may be given several times: contiguous, "
            "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _all(parse_run)),
     Option("block_m", int, "Query rows of a tile, in reported places and for a TARGET that takes it (default: 32)"),
     Option("block_n", int, "Keys of a tile, likewise (default: 16)"),
     Option("inputs", str, "File of real q, k, v, do (.pt, .npz), which run as they lay, contiguous and distinct",
            "FILE"),
-    Option("shapes", str, f"Order of axes in which TARGET takes q, k, v, dO: {', '.join(SHAPES)} (default: {PLAIN})",
-           parse=parse_shapes),
+    Option("shapes", str, f"Order of axes in which TARGET takes q, k, v, dO: {', '.join(lying.SHAPES)} "
+           f"(default: {lying.PLAIN})", parse=parse_shapes),
     Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
            _implied),
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
-    Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(ARCHITECTURES)} "
-           f"(default: {DEFAULT_ARCHITECTURE})", "ARCH"),
+    Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(cases.ARCHITECTURES)} "
+           f"(default: {cases.DEFAULT_ARCHITECTURE})", "ARCH"),
     Option("untested", bool, "Go on with versions of torch, triton or numpy that gradprobe is not tested with"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
-    Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),
-    Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
-    Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
+    Option("shards", str, f"What each rank holds: {', '.join(cases.SHARDS)}, or FILE.py:FUNCTION "
+           "(default: contiguous)"),
+    Option("pattern", str, f"Pattern of the drawn values: {', '.join(cases.PATTERNS)} (default: normal)"),
+    Option("dots", str, f"Arithmetic of float32 dots: {', '.join(cases.DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
     Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _all(_input)),
@@ -213,26 +187,22 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
         UsageFailure: a value that does not have the option's form.
     """
     if words.get("layout") and words.get("runs"):
-        raise UsageFailure(
-            "--layout and --runs both say where tensors lie", "give one: --layout is a single run"
-        )
-    given = {
-        name: _BY_NAME[name].parse(word)
-        for name, word in words.items()
-        if word is not None and word != []
-    }
+        both = "--layout and --runs both say where tensors lie"
+        raise UsageFailure(both, "give one: --layout is a single run")
+    given = dict[str, Any]()
+    for name, word in words.items():
+        if word is not None and word != []:
+            given["layouts" if name == "layout" else name] = _BY_NAME[name].parse(word)
     if "inputs" not in given:  # a file of inputs holds some of them
         refuse_unknown(given)
-    return {"layouts" if name == "layout" else name: value for name, value in given.items()}
+    return given
 
 
 def refuse_unknown_family(word: str | None) -> None:
-    """Does nothing where it is a family, or None. Raises UsageFailure: it is none, with the one that may be meant."""
+    """Raises UsageFailure where it is no family, with the one that may be meant; None is none that was given."""
     if word not in (None, *FAMILIES):
-        raise UsageFailure(
-            f"--family must be {' or '.join(FAMILIES)}, got {word!r}",
-            did_you_mean(word, FAMILIES, ""),
-        )
+        words = f"--family must be {' or '.join(FAMILIES)}, got {word!r}"
+        raise UsageFailure(words, did_you_mean(word, FAMILIES, ""))
 
 
 def flags(words: Mapping[str, Any]) -> list[str]:
@@ -276,14 +246,14 @@ def command_line(
     return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])
 
 
-def with_others(command: str, dropped: Collection[str], added: Mapping[str, Any]) -> str:
-    """A command line without some of its options that take a word, and with others behind it; "" of none."""
+def with_others(command: str, options: Mapping[str, Any]) -> str:
+    """A command line with these options, which take a word, in the place of its own; "" of none."""
     words, kept = shlex.split(command), list[str]()
     while words:
         word = words.pop(0)
         flag, equals, _ = word.partition("=")
-        if flag in map(flag_of, dropped):
+        if flag in map(flag_of, options):
             del words[: 0 if equals else 1]
         else:
             kept.append(word)
-    return shlex.join([*kept, *flags(added)]) if command else ""
+    return shlex.join([*kept, *flags(options)]) if command else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,17 +95,24 @@ def for_more_batches(
     }
 
 
+def dense_strides(shape: tuple[int, ...], order: Sequence[int], last: int = 1) -> tuple[int, ...]:
+    """The strides of axes that lie in some order, without gaps but for those that the innermost stride makes."""
+    strides = [0] * len(shape)
+    for axis in reversed(order):
+        strides[axis] = last
+        last *= max(shape[axis], 1)
+    return tuple(strides)
+
+
 def in_words(shape: tuple[int, ...], place: Placement | None) -> str:
     """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
-    strides = () if place is None else place.strides
-    long = [axis for axis, size in enumerate(shape) if size > 1]
-    if place is None or all(strides[axis] == 0 for axis in long):
-        return "contiguous" if place is None or not long else "expanded"
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    if place is None or not axes:
+        return "contiguous"
+    strides = [place.strides[axis] for axis in axes]
     for name, order in (("contiguous", range(len(shape))), ("blhd", (0, 2, 1, 3))):
-        step, dense = 1, len(order) == len(shape)
-        for axis in reversed(order) if dense else ():
-            dense = dense and strides[axis] in (step, *(() if axis in long else (strides[axis],)))
-            step *= shape[axis]
-        if dense:
-            return name
-    return "strided"
+        if len(order) == len(shape):
+            dense = dense_strides(shape, order)
+            if strides == [dense[axis] for axis in axes]:
+                return name
+    return "strided" if any(strides) else "expanded"

@@ -53,13 +53,10 @@ def save(path: Path, saved: SavedInputs) -> None:
     """
     import torch
 
-    content: dict[str, Any] = dict(saved.options)
-    for name, value in saved.values.items():
-        content[name] = value
-        place = saved.placements.get(name)
-        if place is not None:
-            content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
-            content |= {f"{name}.buffer": place.buffer}
+    content: dict[str, Any] = {**saved.options, **saved.values}
+    for name, place in saved.placements.items():
+        content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
+        content[f"{name}.buffer"] = place.buffer
     with replacing(path) as stream:
         _write_npz(stream, content) if path.suffix == ".npz" else torch.save(content, stream)
 
@@ -71,12 +68,10 @@ def _write_npz(stream: IO[bytes], content: dict[str, Any]) -> None:
     arrays: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-            arrays |= {
-                name: value.view(torch.int16).numpy().view(np.uint16),
-                f"{name}.dtype": np.array("bfloat16"),
-            }
+            arrays[name] = value.view(torch.int16).numpy().view(np.uint16)
+            arrays[f"{name}.dtype"] = np.array("bfloat16")
         else:
-            arrays[name] = value.numpy() if isinstance(value, torch.Tensor) else np.array(value)
+            arrays[name] = np.asarray(value)
     np.savez(stream, allow_pickle=False, **arrays)
 
 
@@ -96,11 +91,55 @@ def load(word: str) -> SavedInputs:
 def _read(path: Path) -> dict[Any, Any]:
     if not os.path.isfile(path):  # which is no error for a name too long to be one
         raise UsageFailure("there is no such file", "the path is relative to the current folder")
-    if path.suffix == ".npz":
-        return _read_npz(path)
-    if path.suffix == ".pt":
-        return _read_pt(path)
-    raise UsageFailure(f"the name must end in .npz or .pt, got {path.suffix or 'no ending'}")
+    readers = {".npz": _read_npz, ".pt": _read_pt}
+    if path.suffix not in readers:
+        got = path.suffix or "no ending"
+        raise UsageFailure(f"the name must end in .npz or .pt, got {got}")
+    try:
+        content = readers[path.suffix](path)
+    except UsageFailure:
+        raise
+    except Exception as error:  # a broken file fails in as many ways as it can be broken
+        # PyTorch's errors go on for a page.
+        line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
+        words = f"cannot be read as tensors alone ({type(error).__name__}: {line[:200]})"
+        way_out = "write it with torch.save of a dict of tensors and plain numbers, or numpy.savez of arrays"
+        raise UsageFailure(words, f"{way_out}; anything else is never unpickled") from error
+    if not isinstance(content, dict):
+        got = type(content).__name__
+        raise UsageFailure(f"it must hold a dict of tensors by name, got {got}")
+    return content
+
+
+def _read_pt(path: Path) -> Any:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return {name: _from_numpy(name, arrays) for name in arrays if not name.endswith(".dtype")}
+
+
+def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
+    import numpy as np
+    import torch
+
+    array = np.asarray(arrays[name])
+    if name not in TENSORS:
+        return array.tolist()
+    if f"{name}.dtype" in arrays:
+        if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
+            words = f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits"
+            raise UsageFailure(words)
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def _sound(content: dict[Any, Any]) -> SavedInputs:
@@ -112,12 +151,11 @@ def _sound(content: dict[Any, Any]) -> SavedInputs:
     contents.check_dtypes(tensors)
     placements = placements_of(tensors)
     for name, tensor in tensors.items():
-        declared = contents.declared_placement(name, tensor, content)
-        placements |= {name: declared} if declared is not None else {}
+        if (declared := contents.declared_placement(name, tensor, content)) is not None:
+            placements[name] = declared
     family = options.get("family", "lazy" if "tau" in tensors else "softmax")
-    for name in ("mask", "bias") if family == "softmax" else ("mask",):
-        if name in tensors and tensors[name].dim() < 4:
-            more = 4 - tensors[name].dim()
+    for name in contents.broadcast(family):
+        if name in tensors and (more := 4 - tensors[name].dim()) > 0:
             tensors[name] = tensors[name][(None,) * more]
             if (place := placements.get(name)) is not None:
                 placements[name] = replace(place, strides=(0,) * more + place.strides)
@@ -125,74 +163,6 @@ def _sound(content: dict[Any, Any]) -> SavedInputs:
     contents.check_finite(tensors)
     values = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     return SavedInputs(values, placements, options)
-
-
-def _read_pt(path: Path) -> dict[Any, Any]:
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file fails in as many ways as it can be broken
-        raise UsageFailure(
-            f"cannot be read as tensors alone ({_in_short(error)})",
-            "write it with torch.save of a dict of tensors and plain numbers; anything else is never unpickled",
-        ) from error
-    if not isinstance(content, dict):
-        raise UsageFailure(
-            f"it must hold a dict of tensors by name, got {type(content).__name__}",
-            f"tensors: {', '.join(TENSORS)}",
-        )
-    return content
-
-
-def _read_npz(path: Path) -> dict[Any, Any]:
-    import numpy as np
-
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: _checked_array(name, file[name]) for name in file.files}
-    except Exception as error:
-        raise UsageFailure(
-            f"cannot be read as arrays alone ({_in_short(error)})",
-            "write it with numpy.savez of arrays of numbers; objects are never unpickled",
-        ) from error
-    return {name: _from_numpy(name, arrays) for name in arrays if not name.endswith(".dtype")}
-
-
-def _in_short(error: Exception) -> str:
-    """An error's first sentence: PyTorch's go on for a page."""
-    line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
-    return f"{type(error).__name__}: {line[:200]}"
-
-
-def _checked_array(name: str, array: Any) -> Any:
-    import numpy as np
-
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufU":
-        raise TypeError(f"{name} is no array of numbers")
-    return array
-
-
-def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
-    import numpy as np
-    import torch
-
-    array = arrays[name]
-    if name not in TENSORS:
-        return array.tolist()
-    if f"{name}.dtype" in arrays:
-        if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
-            raise UsageFailure(
-                f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits"
-            )
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    try:
-        return torch.from_numpy(native)
-    except TypeError as error:
-        raise UsageFailure(f"{name} must be an array of numbers, got {array.dtype}") from error
 
 
 # What only values that are drawn have.
@@ -214,41 +184,36 @@ def with_inputs(
     Raises:
         UsageFailure: an option contradicts the inputs, or they lack what it needs.
     """
-    decided = _decided(saved, family)
-    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
-    if own not in (None, family):
-        raise UsageFailure(
-            f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",
-            f"check a target of the {own} family",
-        )
+    decided, subject = _decided(saved, family), f"--inputs {word}"
+    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else family)
+    if own != family:
+        words = f"{subject}: inputs of the {own} family, and the target is of the {family} family"
+        raise UsageFailure(words, f"check a target of the {own} family")
     for name, value in given.items():
         _check_agrees(name, value, decided, word)
-    left = {name: value for name, value in given.items() if name != "seqlen"}
-    if family == "lazy" and "tau" not in {**left, **decided}:
-        raise UsageFailure(
-            f"--inputs {word}: the lazy family needs tau, which it does not hold", "add --tau T"
-        )
-    if {**left, **decided}.get("dropout") and "keep" not in saved.values:
-        raise UsageFailure(
-            f"--inputs {word}: it has no keep, the mask of what dropout kept",
-            "save keep [B, H, M, N] with it, or use no dropout",
-        )
-    return {**left, **decided, "inputs": word}
+    options = {name: value for name, value in given.items() if name != "seqlen"} | decided
+    if family == "lazy" and "tau" not in options:
+        words = f"{subject}: the lazy family needs tau, which it does not hold"
+        raise UsageFailure(words, "add --tau T")
+    if options.get("dropout") and "keep" not in saved.values:
+        words = f"{subject}: it has no keep, the mask of what dropout kept"
+        raise UsageFailure(words, "save keep [B, H, M, N] with it, or use no dropout")
+    return options | {"inputs": word}
 
 
 def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
-    flag = flag_of(name)
+    flag, way_out = flag_of(name), "drop it, or drop --inputs"
     if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
-        raise UsageFailure(
-            f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs"
-        )
+        words = f"{flag}: nothing is drawn, the values come from {word}"
+        raise UsageFailure(words, way_out)
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
-        if decided_name in decided and not _same(own := decided[decided_name], value):
-            given, has = f"{flag} {_listed(value)}", f"where it is {_listed(own)}"
-            if isinstance(own, bool):
-                given = flag if value else f"--no-{flag[2:]}"
-                has = f"which has {name if own else 'no ' + name}"
-            raise UsageFailure(f"{given} contradicts {word}, {has}", "drop it, or drop --inputs")
+        own = decided.get(decided_name, value)
+        if isinstance(own, bool) and own != value:
+            words = f"{flag if value else f'--no-{flag[2:]}'} contradicts {word}, which has "
+            raise UsageFailure(words + (name if own else f"no {name}"), way_out)
+        if not _same(own, value):
+            words = f"{flag} {_listed(value)} contradicts {word}, where it is {_listed(own)}"
+            raise UsageFailure(words, way_out)
 
 
 def _same(decided: Any, value: Any) -> bool:
@@ -265,8 +230,7 @@ def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
     values = saved.values
     batch, heads, rows, dim = values["q"].shape
     _, kv_heads, keys, value_dim = values["v"].shape
-    decided: dict[str, Any] = dict(saved.options)
-    decided.pop("family", None)
+    decided = {name: value for name, value in saved.options.items() if name != "family"}
     decided |= {"batch": batch, "heads": heads, "head_dim": dim}
     decided |= {"seqlen_q": rows, "seqlen_k": keys}
     decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import (
     AS_SAVED,
@@ -24,34 +24,17 @@ from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
-from .placement import Placement
+from .placement import Placement, dense_strides
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
 # is written needs a place for every element.
-NEVER_EXPANDED = (
-    "o",
-    "lse",
-    "delta",
-    "mask",
-    "keep",
-    "seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    *OUTPUTS,
-)
+_LENGTHS = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
+NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", *_LENGTHS, *OUTPUTS)
 # One number a head or a sequence. Programs hold them contiguous, and right kernels take them so.
-VECTORS = (
-    "tau",
-    "alibi",
-    "sinks",
-    "seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    *(name.lower() for name in OF_HEADS),
-)
+VECTORS = ("tau", "alibi", "sinks", *_LENGTHS, *map(str.lower, OF_HEADS))
 # What leaves them so, wherever it moves them.
 _FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
 # Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
@@ -93,51 +76,43 @@ def place(
     fill: str = ORDINARY,
     shapes: str = PLAIN,
 ) -> Inputs:
-    """The values laid out as assigned; later assignments win over earlier ones.
+    """The values laid out as assigned, in storages so wide that a read through any tensor's strides stays inside.
 
     "all" means every tensor, but of VECTORS only where they stay contiguous: such a one lies otherwise if it is named.
-    Every storage is filled with known values first, wide enough that a read through any tensor's strides stays inside.
 
     Args:
         saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
-        fill: what the guard bands hold, one of guards.FILLS.
-        shapes: in which the target takes the tensors, one of shapes.SHAPES: contiguous is what is contiguous to it.
+        fill: what the guard bands hold, one of `guard_bands.FILLS`.
+        shapes: in which the target takes the tensors, one of `assignment.SHAPES`.
 
     Raises:
         UsageFailure: a tensor is to lie as saved, and nothing was.
     """
     chosen = {name: layout_of(name, assigned) for name in values}
     if saved is None and AS_SAVED in chosen.values():
-        raise UsageFailure(
-            f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none",
-            "add --inputs",
-        )
+        words = f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none"
+        raise UsageFailure(words, "add --inputs")
     values = effective_values(values, assigned)
     used: set[int] = set()
     places = dict[str, Placement]()
     for index, (name, value) in enumerate(values.items()):
         order = memory_order(name, shapes)
         places[name] = _alone(name, tuple(value.shape), chosen[name], used, index, order)
-    for name, as_saved in (saved or {}).items():
-        if chosen.get(name) == AS_SAVED:
-            places[name] = as_saved
+        if saved and name in saved and chosen[name] == AS_SAVED:
+            places[name] = saved[name]
     places |= _packed(values, chosen)
     buffers: dict[str, list[str]] = {}
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
-    found: dict[str, Tensor] = {}
+    found = dict[str, Any]()
     for names in buffers.values():
-        found |= dict(_in_one_buffer(names, values, places, fill))
+        found.update(_in_one_buffer(names, values, places, fill))
     tensors = {name: found[name] for name in places}
     return Inputs(run_name(assigned), values, tensors, assigned, fill)
 
 
 def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[TensorLayout, ...]:
-    """How the tensors of a run lie.
-
-    Args:
-        otherwise: only those that do not lie contiguous.
-    """
+    """How the tensors of a run lie; `otherwise`: only those that do not lie contiguous."""
     found = list[TensorLayout]()
     for name, tensor in inputs.tensors.items():
         if not (otherwise and tensor.is_contiguous()):
@@ -176,40 +151,26 @@ def _alone(
     index: int,
     order: Sequence[int] | None,
 ) -> Placement:
-    """A tensor in a buffer of its own.
-
-    Args:
-        order: its axes from the outermost to the innermost where it lies contiguous; None: as they are.
-    """
-    order = tuple(range(len(shape)) if order is None else order)
-    offset = 0
+    """A tensor in a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous, if another."""
+    order, offset = tuple(range(len(shape)) if order is None else order), 0
     if layout == "expanded":
         strides = (0,) * len(shape)
     elif layout == "blhd" and len(shape) > 1:
-        strides = _dense_strides(shape, _other_order(order))
+        strides = dense_strides(shape, _other_order(order))
     elif layout == "packed" and len(shape) == 4:
         strides, offset = _slot(shape, 1, 3)
     elif layout in ("distinct", "distinct-unit", ORDERED):
-        order = order if layout == ORDERED else _order_of_its_own(name, len(shape))
+        if layout != ORDERED:
+            own, (*plain, last) = _OUTER.get(name, ()), range(len(shape))
+            order = (*(own if len(own) == len(plain) else plain), last)
         strides = _distinct(shape, used, index, order, unit=layout != "distinct")
     elif layout in _REACH:
         strides = _far_strides(shape, _REACH[layout])
     elif layout == "strided-last":
-        strides = _dense_strides(shape, order, last=2)
+        strides = dense_strides(shape, order, last=2)
     else:
-        strides, offset = _dense_strides(shape, order), _OFFSET if layout == "offset" else 0
+        strides, offset = dense_strides(shape, order), _OFFSET if layout == "offset" else 0
     return Placement(strides, offset, f"of {name} alone")
-
-
-def _dense_strides(
-    shape: tuple[int, ...], order: Sequence[int], last: int = 1
-) -> tuple[int, ...]:
-    """The strides of axes that lie in some order, without gaps but for those that the innermost stride makes."""
-    strides = [0] * len(shape)
-    for axis in reversed(order):
-        strides[axis] = last
-        last *= max(shape[axis], 1)
-    return tuple(strides)
 
 
 def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -220,12 +181,6 @@ def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
     plain = tuple(range(len(order)))
     swapped = (0, 2, 1, *plain[3:]) if len(order) > 2 else (1, 0)
     return plain if order == swapped else swapped
-
-
-def _order_of_its_own(name: str, rank: int) -> tuple[int, ...]:
-    """The axes of a tensor in `distinct` from the outermost to the innermost."""
-    outer = _OUTER.get(name, ())
-    return (*(outer if len(outer) == rank - 1 else range(rank - 1)), rank - 1)
 
 
 def _distinct(

@@ -27,12 +27,19 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
         required += metadata.requires("gradprobe") or []
     for part in filter(None, map(_REQUIRED.match, required)):
         name, least, below = part.groups()
-        with contextlib.suppress(
-            metadata.PackageNotFoundError
-        ):  # or under another name, as other builds of triton are
-            version = metadata.version(name)
+        # One may be there under another name, as other builds of triton are.
+        if version := _version(name):
             holds = release(least) <= release(version) < release(below)
             yield f"{name} {version}", f"{name}>={least},<{below}", holds
+
+
+def _version(package: str) -> str:
+    """Of an installed package, which is not imported; "" of one that is not there."""
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
 
 
 @functools.cache
@@ -59,22 +66,16 @@ def release(version: str) -> tuple[int, ...]:
 @functools.cache
 def installed_versions() -> dict[str, str]:
     """The versions that a report names, in words; none of the packages is imported."""
-    # Not at the top: --help needs none of it.
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     from .. import __version__
 
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "none"
     torch = _torch_versions()
     return {
         "gradprobe": __version__,
         "python": platform.python_version(),
         "torch": torch.get("__version__", "none"),
-        "triton": triton,
+        "triton": _version("triton") or "none",
         "cuda": torch.get("cuda") or "none",
     }
 
@@ -103,11 +104,6 @@ def environment(device: str) -> dict[str, str]:
 
 
 def triton_cache() -> str:
-    """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
-    return "" if os.environ.get("TRITON_INTERPRET") == "1" else str(triton_folder())
-
-
-def triton_folder() -> Path:
-    """The same, whether or not it is used."""
-    home = os.environ.get("TRITON_HOME", str(Path.home()))
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home) / ".triton" / "cache")
+    """The folder in which Triton keeps compiled kernels."""
+    home = Path(os.environ.get("TRITON_HOME", Path.home()))
+    return os.environ.get("TRITON_CACHE_DIR") or str(home / ".triton" / "cache")

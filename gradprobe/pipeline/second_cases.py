@@ -143,7 +143,7 @@ def with_second_cases(
         return report, problem
     wrong = next(iter(told[WRONG].values()))
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
-    command = with_others(report.reproduce, options, options)
+    command = with_others(report.reproduce, options)
     try:
         second, of = probed(problem.with_options(options), command, client)
     except Failure as failure:
@@ -233,7 +233,7 @@ def _judged(ability: Ability, tried: Fit) -> str:
     is_near = max(map(attrgetter("max_ratio"), findings)) <= LAMBDA
     if run.matches or (is_near and ERROR not in map(attrgetter("severity"), run.memory)):
         return RIGHT
-    if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
+    if out_of_range(tried.problem.case, draw(tried.problem.case)):
         return UNTRIED
     right = {finding.name for finding in findings if not finding.mismatched}
     return WRONG if right & set(ability.shown_by) else wrong

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -107,11 +106,6 @@ class Doing:
         ctypes.CDLL(None).puts(b"a line of C")
         os.write(1, b"a line on descriptor 1\n")
         return lines
-
-    def without_memory(self):
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), resource.RLIM_INFINITY))
-        return bytearray(1 << 30)
 
     def closing(self):
         os.closerange(3, 256)

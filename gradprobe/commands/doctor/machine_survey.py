@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...frontends import replaced
-from ...inputs.versions import installed_versions, triton_folder, untested
+from ...inputs.versions import installed_versions, triton_cache, untested
 from ...model.assignment import TENSORS
 from ...targets.naming import source_of
 from .ladder import TargetTraits
@@ -47,7 +47,7 @@ def facts_here() -> dict[str, Any]:
     """What the process that was typed knows without torch: versions, and what may change which code runs."""
     variables = {name: word for name, word in os.environ.items() if name.startswith(_PREFIXES)}
     facts = {"versions": installed_versions(), "untested": untested()}
-    return facts | {"cache": str(triton_folder()), "variables": dict(sorted(variables.items()))}
+    return facts | {"cache": triton_cache(), "variables": dict(sorted(variables.items()))}
 
 
 def survey_machine(device: str) -> MachineSurvey:
