@@ -9,7 +9,7 @@ import pickle
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,8 +49,6 @@ def run_each(
     *,
     timeout: float | None = None,
     workers: int = 1,
-    grows: bool = False,
-    alike: Callable[[Any], Hashable] = lambda item: None,
     echo: Callable[[str], object] | None = None,
     told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[TaskResult]:
@@ -65,9 +63,6 @@ def run_each(
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
         items: a list may grow behind its end whenever an end was yielded; the children that are there go on with it.
         timeout: seconds for one item, once its child is ready; None for no limit.
-        grows: whether the list will: then every child is started at once, for what comes after the first items.
-        alike: a child goes on with an item of the same value as its last one where one is left: what that compiled or
-            cached serves again.
         echo: called in another thread with what the children write on stdout and stderr, as it comes.
         told: called with the index of an item and a value that its worker tells (`tell`) before the item ends.
 
@@ -75,7 +70,7 @@ def run_each(
         Failure: no process can be started at all.
         AbandonedWork: as `abandoned_when` says.
     """
-    crew = _Crew(factory, setup, items, timeout, workers, grows, alike, echo, told)
+    crew = _Crew(factory, setup, items, timeout, workers, echo, told)
     try:
         yield from crew.ends()
     finally:
@@ -107,8 +102,6 @@ class _Crew:
     items: Sequence[Any]
     timeout: float | None
     workers: int
-    grows: bool
-    alike: Callable[[Any], Hashable]
     echo: Callable[[str], object] | None
     told: Callable[[int, Any], object]
 
@@ -121,7 +114,6 @@ class _Crew:
         self._setup = pickle.dumps(self.setup)
         self._events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
         self._left, self._seen = deque[int](), 0
-        self._latest = dict[Child, Hashable]()
         self.children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
         self._heard: ChildMessage | None = None
@@ -155,28 +147,16 @@ class _Crew:
         self._seen = len(self.items)
         for child in self.children:
             if child.ready and child.index is None and self._left:
-                index = self._chosen(child)
-                self._left.remove(index)
+                index = self._left.popleft()
                 child.give(index, pickle.dumps(self.items[index]))
         waiting = sum(not child.ready for child in self.children)
-        wanted = self.workers if self.grows else len(self._left)
-        while len(self.children) < self.workers and waiting < wanted:
+        while len(self.children) < self.workers and waiting < len(self._left):
             taken = [child.device for child in self.children]
             child = next_child(min(self._devices, key=taken.count))
             self.children.append(child)
             most = limits.limit() // self._shares
             child.begin(self.factory, self._setup, self._events, self.echo, self._shares, most)
             waiting += 1
-
-    def _chosen(self, child: Child) -> int:
-        """The first item that is like this child's last one, else the first of all."""
-        chosen = self._left[0]
-        for index in self._left:
-            if self.alike(self.items[index]) == self._latest.get(child):
-                chosen = index
-                break
-        self._latest[child] = self.alike(self.items[chosen])
-        return chosen
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""

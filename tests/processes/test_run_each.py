@@ -66,22 +66,6 @@ def test_a_plan_may_grow_and_the_child_that_is_there_goes_on():
     assert len({end.result[3] for end in ends}) == 1
 
 
-def test_where_a_list_will_grow_every_child_starts_beside_the_first_item(tmp_path):
-    (end,) = run_each(
-        "tests.processes.workers:Meeting", str(tmp_path), [2], workers=2, grows=True
-    )
-    assert end.result == 2
-
-
-def test_each_child_goes_on_with_what_is_like_its_last_item():
-    items = [("napped_by", seconds) for seconds in (0.6, 0.7, 0.6, 0.7, 0.6, 0.7)]
-    ends = ended(*items, workers=2, alike=lambda item: item)
-    assert len({end.result for end in ends}) == 2
-    assert len({(end.item, end.result) for end in ends}) == 2, (
-        "as many as there are kinds: none moved"
-    )
-
-
 def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(
     monkeypatch,
 ):

@@ -82,10 +82,6 @@ class Doing:
         time.sleep(seconds)
         return seconds
 
-    def napped_by(self, seconds):
-        time.sleep(seconds)
-        return os.getpid()
-
     def seeing(self, seconds, fate):
         time.sleep(seconds)
         if fate == "killed":
@@ -141,20 +137,6 @@ class Doing:
 
     def main_module(self):
         return vars(sys.modules["__main__"]).get("__file__")
-
-
-class Meeting:
-    """Each leaves its mark in a folder; an item waits until there are so many, at most half a minute."""
-
-    def __init__(self, folder):
-        self.folder = Path(folder)
-        (self.folder / str(os.getpid())).touch()
-
-    def __call__(self, count):
-        end = time.monotonic() + 30
-        while len(list(self.folder.iterdir())) < count and time.monotonic() < end:
-            time.sleep(0.01)
-        return len(list(self.folder.iterdir()))
 
 
 class Raising:

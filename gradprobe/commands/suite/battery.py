@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +33,6 @@ from .takes import described
 _ON_ONE_GPU = 8
 # Checks of one battery, far more than there are.
 _MOST = 1_000_000
-# The options by which other code is compiled for a kernel; where a tensor lies and how long it is hardly are.
-_COMPILED = (
-    "dtype", "head_dim", "head_dim_v", "causal", "window", "bias", "softcap", "alibi", "mask", "sinks", "block_m",
-)  # fmt: skip
 # Pairs of which the simplest case is made at once, and how often.
 _AT_ONCE, _TIMES = 20, 6
 _RIGHT, _WRONG, _UNTAKEN = "right", "wrong", "not taken"
@@ -119,7 +115,6 @@ class Battery:
             looks_closer="recover" not in request.options,
             untaken=[RefusedCase(f"battery: {name}", why) for name, why in untaken],
             titles=[f"battery: {factors.title(row)}" for row in covering(factors.space)],
-            alike=_compiled_alike,
         )
 
     def _steps(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
@@ -270,10 +265,6 @@ def _round(checks: Sequence[PlannedCheck]) -> Round:
         outcome = yield asked
         came[outcome.title], asked = outcome, ()
     return came
-
-
-def _compiled_alike(planned: PlannedCheck) -> Hashable:
-    return tuple(planned.request.options.get(name) for name in _COMPILED)
 
 
 def _word(outcome: CheckOutcome) -> str:

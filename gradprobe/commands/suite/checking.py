@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -176,8 +176,6 @@ def check_each(
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
-    grows: bool = False,
-    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Generator[CheckOutcome, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
@@ -189,7 +187,6 @@ def check_each(
         echo: told what targets print, as it comes, from another thread.
         tick: told how far a check is.
         told: given the report of the layouts that are measured so far, after each.
-        grows, alike: as `run_each` has them.
 
     Raises:
         Failure: no process can be started at all.
@@ -208,7 +205,7 @@ def check_each(
                 told(value)
 
         try:
-            for ended in _ends(plans, setting, take, echo, grows, alike):
+            for ended in _ends(plans, setting, take, echo):
                 done.add(ended.index)
                 outcome = _ended(ended, heard[ended.index], setting)
                 outcome = _with_rest(ended.item, outcome, setting, echo)
@@ -226,8 +223,6 @@ def _ends(
     setting: Setting,
     take: Callable[[int, Any], None],
     echo: Callable[[str], object] | None,
-    grows: bool = False,
-    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Iterator[TaskResult]:
     """The ends of checks that share a process; `take` is given what is said of each before."""
     if not setting.isolate:
@@ -239,8 +234,6 @@ def _ends(
         told=take,
         timeout=setting.timeout,
         workers=setting.workers,
-        grows=grows,
-        alike=alike,
         echo=echo,
     )
 

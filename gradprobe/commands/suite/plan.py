@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -141,8 +141,6 @@ class Plan:
     """Such as those of checks that are added may be."""
     coverage: Coverage | None = None
     """Which combinations all of them hold, once all are made."""
-    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None
-    """What is the same of checks of which one child makes one after another, as far as it can."""
     clock: Callable[[], float] | None = None
     """The share of its time that is over, where it lasts for so long."""
 

@@ -121,8 +121,7 @@ class Runner:
 
     def _check_each(self, todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
         if self._cluster is None:
-            grows = self.plan.steps is not None
-            return check_each(todo, self.setting, grows=grows, alike=self.plan.alike)
+            return check_each(todo, self.setting)
         from .on_ray import check_each_on_ray
 
         return check_each_on_ray(todo, self.setting, self._cluster)
