@@ -115,18 +115,7 @@ def guard_values(
     values = (ramp / _PERIOD * 4 + 4) * (1 - 2 * (ramp % 2))
     if fill == LARGE and dtype.is_floating_point:
         values = values.double() * (torch.finfo(dtype).max / 64)
-    return _repeated(values.to(dtype), size)
-
-
-def _repeated(period: Tensor, size: int) -> Tensor:
-    """[size] values, one period after another, in no more memory than they take."""
-    if size <= len(period):
-        return period
-    storage = period.new_empty(size)
-    whole = size - size % len(period)
-    storage[:whole].view(-1, len(period))[:] = period
-    storage[whole:] = period[: size - whole]
-    return storage
+    return values.to(dtype).repeat(max(1, -(-size // _PERIOD)))[:size]
 
 
 @dataclass(frozen=True)
