@@ -155,8 +155,8 @@ OPTIONS = (
     Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
            _implied),
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
-    Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(cases.ARCHITECTURES)} "
-           f"(default: {cases.DEFAULT_ARCHITECTURE})", "ARCH"),
+    Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: "
+           f"{', '.join(cases.ARCHITECTURES)} (default: {cases.DEFAULT_ARCHITECTURE})", "ARCH"),
     Option("untested", bool, "Go on with versions of torch, triton or numpy that gradprobe is not tested with"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
     Option("shards", str, f"What each rank holds: {', '.join(cases.SHARDS)}, or FILE.py:FUNCTION "
