@@ -109,7 +109,8 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
         got = options.get(name)
         if got is not None and got not in known:
             words = f"{flag_of(name)} must be one of {', '.join(known)}, got {got!r}"
-            raise UsageFailure(words, did_you_mean(str(got), known, ""))
+            spelt = str(got).lower().replace("fp", "float")
+            raise UsageFailure(words, did_you_mean(spelt, known, ""))
 
 
 def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 def flash_attn(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
     window: tuple[int, int] | None = None, softcap: float | None = None, alibi: Tensor | None = None,
-    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
     max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """O [B, H, M, D], and LSE [B, H, M] where it is the whole one.
@@ -27,9 +27,7 @@ def flash_attn(
     options: dict[str, object] = {"softmax_scale": scale, "causal": causal, "alibi_slopes": alibi}
     options |= {"window_size": window or (-1, -1), "softcap": softcap or 0.0}
     options |= {"return_attn_probs": True}
-    if seqlens is not None:
-        o, lse = _padded(q, k, v, seqlens, options)
-    elif cu_seqlens_q is not None:
+    if cu_seqlens_q is not None:
         rows = (_rows_first(tensor)[0] for tensor in (q, k, v))
         packing = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         o, lse, _ = flash_attn_varlen_func(*rows, *packing, **options)
@@ -44,19 +42,3 @@ def flash_attn(
 def _rows_first(tensor: Tensor) -> Tensor:
     """[B, H, L, D] as [B, L, H, D], and back."""
     return tensor.transpose(1, 2)
-
-
-def _padded(
-    q: Tensor, k: Tensor, v: Tensor, seqlens: Tensor, options: dict[str, object]
-) -> tuple[Tensor, Tensor]:
-    """The live rows packed end to end, and 0 put back where the others were; their LSE is -inf."""
-    rows = q.shape[2]
-    live = torch.arange(rows, device=q.device) < seqlens[:, None]
-    ends = torch.nn.functional.pad(seqlens.cumsum(0), (1, 0)).to(torch.int32)
-    longest = int(seqlens.max())
-    packed = (_rows_first(tensor)[live] for tensor in (q, k, v))
-    o, lse, _ = flash_attn_varlen_func(*packed, ends, ends, longest, longest, **options)
-    whole = o.new_zeros(q.shape[0], rows, *o.shape[1:]).index_put((live,), o)
-    whole_lse = lse.new_full((q.shape[0], rows, lse.shape[0]), -torch.inf)
-    whole_lse = whole_lse.index_put((live,), lse.mT)
-    return _rows_first(whole), _rows_first(whole_lse)
