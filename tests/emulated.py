@@ -146,13 +146,9 @@ def softmax(
     ds = dt if tanh is None else dt * (1 - tanh * tanh)
     ds, late_of_ds = (ds, late) if fault is _no_fault else (fault("dS", ds * late), 1.0)
     results = {
-        "LSE": lse - shift[..., 0],
-        "P": p,
-        "O": o,
-        "dP": whole_dp,
-        "delta": delta,
+        "LSE": lse - shift[..., 0], "P": p, "O": o, "dP": whole_dp, "delta": delta,
         "dS": ds * late_of_ds,
-    }
+    }  # fmt: skip
     results |= _products(how, q, wide_k, do, pe, ds, scale, group, late=(late, late_of_ds))
     if bias is not None:
         whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)

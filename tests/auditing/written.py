@@ -227,6 +227,7 @@ RIGHT = {
     "by_einsum": ("torch", "bhld", ""), "by_scalar_loops": ("numpy", "ld", ""), "one_head": ("torch", "ld", ""),
     "in_numpy": ("numpy", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
     "with_a_mask": ("torch", "bhld", "hide"), "by_tiles": ("torch", "bhld", ""),
+    "other_units_on_the_way": ("torch", "bhld", ""), "by_grad": ("torch", "bhld", ""),
 }  # fmt: skip
 """By name: what it takes, in which order of axes, and what True in its mask means."""
 

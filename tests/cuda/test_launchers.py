@@ -82,13 +82,6 @@ def test_those_that_launch_and_take_values_of_c_are_found(module):
     ]
 
 
-def test_lines_stay_what_they_are(module):
-    text = module.source.with_launches
-    assert text.count("\n") == SOURCE.count("\n")
-    assert "<<<" not in text
-    assert "torch" not in text.replace("<torch/extension.h>", "")
-
-
 def test_a_call_runs_all_that_it_launches(module):
     values, out = torch.randn(50), torch.zeros(50)
     with watched(Watch(Launches(tensors={"given": values}))) as watch:

@@ -33,11 +33,6 @@ __global__ void sum_of_rows(float* out, const float* in, int rows) {
     __syncwarp();
     if (threadIdx.x == 0) out[0] = sum, out[1] = is_any, out[2] = are_all, out[3] = __ballot_sync(1u, 1);
 }
-__global__ void maximum(float* out) {
-    float most = -1.0f - threadIdx.x;
-    for (int by = 16; by; by /= 2) most = fmaxf(most, __shfl_down_sync(0xffffffffu, most, by));
-    if (threadIdx.x == 0) out[0] = most;
-}
 """
 WHOLE = 0xFFFFFFFF
 
@@ -62,12 +57,6 @@ def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
     assert out[:8].tolist() == [*range(16, 24)]
     assert out[8:16].isinf().all()
     assert out[16:].tolist() == [*range(16, 24)]  # beyond the warp a lane keeps its own
-
-
-def test_the_warp_is_that_of_the_thread(module):
-    found = one(module, "across", 32 + 20, torch.zeros(52), WHOLE, 4, 32)
-    assert found.where == "lanes 16-19 read lanes 20-23, where no thread runs"
-    assert found.now.thread == (48, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +93,3 @@ def test_threads_that_have_ended_hold_up_no_warp(module):
     assert out[1:].tolist() == [1, 0, 1]
     clean(module, "sum_of_rows", 1, 32, 0, out, values, 32)
     assert out.tolist() == [values.sum(), 1, 0, 1]
-
-
-def test_a_maximum_shows_what_has_no_value(module):
-    out = torch.zeros(1)
-    one_or_more = findings(module, "maximum", 1, 24, 0, out)
-    assert {found.kind for found in one_or_more} == {SHUFFLE}
-    assert out.isinf().all()

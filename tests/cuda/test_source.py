@@ -103,14 +103,6 @@ def test_kernels_and_their_parameters(module):
     }
 
 
-def test_lines(module):
-    lines = SOURCE.splitlines()
-    declared = module.source.declared
-    for name, kernel in declared.items():
-        assert f"{name}(" in lines[kernel.line - 1], name
-    assert module["typed<float>"].function.line == declared["typed"].line
-
-
 def test_arrays(module):
     source = module.source
     assert [source.dynamic_array_of(name) for name in ("bounds_last", "nothing", "plain")] == [
@@ -129,14 +121,6 @@ def test_what_is_left_out_does_not_hinder(module):
     assert not module.source.unsupported_on_a_cpu()
     assert len(library_of(module.source).kernel("plain")[1]) == 2
     assert len(library_of(module.source, "typed<float, 3>").kernel("typed<float, 3>")[1]) == 3
-
-
-def test_every_character_stays_in_its_place(module):
-    source = module.source
-    assert len(source.plain) == len(source.text)
-    assert source.plain.count("\n") == source.text.count("\n")
-    assert "commented" not in source.plain
-    assert "in_a_string" not in source.plain
 
 
 def test_what_is_included_counts(tmp_path):

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.diagnosis.causes import with_dataflow
-from gradprobe.diagnosis.lines import _fix_of, among, of_strays
-from gradprobe.diagnosis.why import FailedCheck, by_contiguity, by_length, told_once
+from gradprobe.diagnosis.lines import among, of_strays
+from gradprobe.diagnosis.why import FailedCheck, by_contiguity, by_length
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.lint.reading import LintFinding
 from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from gradprobe.model.report import CauseLine, Diagnosis, causes_among
 from gradprobe.pipeline.run_check import run_check
@@ -29,18 +27,6 @@ def cause_of(*found, **more):
 )  # fmt: skip
 def test_a_barrier_mends_a_race_within_one_block_alone(kind, in_block, fix):
     assert cause_of(kind, "tile", "wrong", "dq_kernel", in_block=in_block)[0].fix.startswith(fix)
-
-
-def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that_wrapped_around():
-    cause, _ = cause_of(OUTSIDE, "do", "far away", "k", "f", 7, access="load", wraps=True)
-    assert (cause.fault, cause.fault_class) == ("wrap/do", "I64")
-    assert cause.fix.startswith("widen the index")
-
-
-def test_what_nothing_wrote_is_told_where_it_is_read_and_where_it_was_allocated():
-    at = {"access": "load", "allocated": ("host.py", 12)}
-    _, where = cause_of(UNWRITTEN, "dQ", "read", "k", "f.py", 7, **at)
-    assert where == [("f.py", 7), ("host.py", 12)]
 
 
 def test_what_one_kernel_left_unwritten_is_told_first_where_that_stores_the_rest_and_is_launched(
@@ -64,14 +50,6 @@ def test_beside_a_load_whose_loop_runs_on_what_ends_that_loop_is_told(tmp_path):
         cause, where = cause_of(OUTSIDE, "k", "far", "k", str(file), 8, **at)
         assert [line for _, line in where] == lines
         assert ("end its loop" in cause.fix) == runs_on
-
-
-def test_what_depends_on_unwritten_memory_is_told_where_that_is_read_unless_two_tensors_are():
-    dq = Diagnosis("unwritten/dQ", "N2", "dQ depends on what memory held", 1.0)
-    reads = [cause_of(UNWRITTEN, name, "read", "k", "f.py", 7)[0] for name in ("D", "L")]
-    (told,), left = told_once([dq], reads[:1])
-    assert ([one.line for one in told.where], left) == ([7], [])
-    assert told_once([dq], reads) == ([dq], reads)
 
 
 def diagnosis(fault, *lines, **more):
@@ -209,15 +187,6 @@ def host(q):
 """
 
 
-@pytest.mark.parametrize(
-    ("edits", "told"),
-    [(("stride_doh", "stride_doh"), "a -> stride_doh in kernel"), (("b", ""), "")],
-)
-def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(edits, told):
-    at = [CauseLine("my.py", 7, "do_ptr += a", 10, 1, "kernel", instead=edit) for edit in edits]
-    assert _fix_of([LintFinding(where, "do", "q", "h") for where in at]) == told
-
-
 # A helper that the kernel calls, what launches it, and a decorator, which is in no function.
 @pytest.mark.parametrize(
     ("line", "kernel", "told"),
@@ -228,14 +197,3 @@ def test_a_line_is_told_with_the_function_that_holds_it(tmp_path, line, kernel, 
     (tmp_path / "my.py").write_text(TEXT)
     found = among(CauseLine(str(tmp_path / "my.py"), line, "", kernel=kernel))
     assert (found.place, found.kernel) == (told, kernel)
-
-
-def test_every_place_of_a_line_that_is_to_be_edited_stays_beside_what_the_dataflow_shows():
-    code = "k(Q.stride(0), Q.stride(1))"
-    places = tuple(CauseLine("host.py", 200, code, at, 11, "k") for at in (2, 15))
-    cause = Diagnosis("stride/do", "S1", "dO is read with Q's strides", 1.0, where=places)
-    seen = (places[0], CauseLine("k.py", 8, "load(DO)"))
-    (told,) = with_dataflow(
-        [cause], [Diagnosis("load/do", "S1", "", 1.0, where=seen)], {"stride/do"}
-    )
-    assert [(at.line, at.column) for at in told.where] == [(200, 2), (200, 15), (8, None)]

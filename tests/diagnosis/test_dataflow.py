@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.causes import with_dataflow
 from gradprobe.diagnosis.dataflow import suspects
-from gradprobe.diagnosis.explainers.diagnoses import Suspect, diagnoses_of
+from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
 from gradprobe.diagnosis.explainers.sums import never_stored
 from gradprobe.diagnosis.explainers.values import other_factors
@@ -24,10 +23,6 @@ from gradprobe.frontends.triton.interpreter.dataflow import (
     Site,
     StoredTile,
 )
-from gradprobe.frontends.triton.interpreter.dataflow.accesses import IndexedAccesses
-from gradprobe.frontends.triton.interpreter.dataflow.lanes import Cover
-from gradprobe.frontends.triton.interpreter.dataflow.tracer import lane_by_lane
-from gradprobe.model.report import CauseLine, Diagnosis
 from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -125,31 +120,6 @@ def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path, title):
     assert SAYS.get(title, "") in found[0].reason
 
 
-@pytest.mark.parametrize(
-    ("name", "letter", "of_left", "of_right", "may_differ"),
-    [
-        ("fadd", "b", 0, 0, True),  # a sum that goes on over batches
-        ("fadd", "b", 0, 1, False),
-        ("fmul", "b", 0, 0, False),
-        ("fsub", "d", 0, 1, True),  # pairs of one tensor's dims, rotated
-        ("fsub", "d", 0, 2, False),
-    ],
-)
-def test_what_meets_may_differ_in_what_is_summed_or_rotated(
-    name, letter, of_left, of_right, may_differ
-):
-    flow = Flow(lambda view: "", {})
-    site = Site("kernel", (), name, 0)
-    flow.sources += [AccessLine("q", site), AccessLine("q", site), AccessLine("k", site)]
-    left, right = (
-        Lanes({letter: np.full(4, at)}, {letter: frozenset([of])})
-        for at, of in ((0, of_left), (1, of_right))
-    )
-    met = lane_by_lane(flow, [left, right], name, site)
-    assert bool(flow.conflicts) != may_differ
-    assert (letter in met.at) != may_differ
-
-
 @pytest.mark.parametrize(("read", "accused"), [((True, False), "o"), ((True, True), "buffer")])
 def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read, accused):
     flow, lines = Flow(lambda view: "", {"h": 2}), (SourceLine("k.py", 1, ""),)
@@ -172,37 +142,6 @@ def test_of_a_head_that_no_program_stores_the_launch_is_told(tmp_path):
     assert "36 rows of dQ, the first at batch 0, head 1, row 0" in told.evidence[0]
     lines = changed.plant().splitlines()
     assert any(f"{DQ}[" in lines[where.line - 1] for where in told.where)
-
-
-def test_of_one_line_of_a_helper_the_calls_are_told_apart():
-    def read(call):
-        lines = (SourceLine("my.py", call, "helper()"), SourceLine("my.py", 7, "tl.load()"))
-        return Suspect("load", "lse", Site("kernel", lines, "load", call), lines, "it is misread")
-
-    (told,) = diagnoses_of([read(20), read(30)])
-    said = "kernel, line 7, called at line {}: it is misread"
-    assert told.evidence == (said.format(20), said.format(30))
-
-
-def test_of_what_is_stored_in_parts_of_the_dims_no_sum_is_known():
-    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4, "d": 4})
-    accesses, cover = IndexedAccesses(flow), Cover(0, "n", np.ones((1, 1, 4), np.int16))
-    for dims, are_known in ((range(4), True), (range(2), False), (range(4), False)):
-        at = {"b": np.zeros((1, len(dims))), "m": np.zeros((1, len(dims))), "d": np.array([dims])}
-        lanes = Lanes({x: each.astype(np.int32) for x, each in at.items()}, {}, cover)
-        accesses._visit(0, lanes, is_atomic=False)
-        assert (0 in flow.visits) == are_known
-
-
-def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_there():
-    def seen_at(*places):
-        where = tuple(CauseLine("f.py", line, "", kernel=kernel) for kernel, line in places)
-        return Diagnosis("value/P", "A", "", 1.0, where=where)
-
-    named = Diagnosis("tau/mask", "M1", "masked too early", 1.0)
-    forward = seen_at(("fwd", 1), ("dkdv", 5), ("fwd", 2), ("dkdv", 4))
-    seen = [forward, seen_at(("dq", 8), ("dq", 7))]
-    assert [where.line for where in with_dataflow([named], seen)[0].where] == [1, 5, 8, 2, 4, 7]
 
 
 def fails(*_, **__):

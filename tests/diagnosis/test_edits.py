@@ -1,30 +1,26 @@
 """An edit is shown as the fix where everything matches with it, fresh values included, and nowhere else."""
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from msgspec import structs
 
 from gradprobe.diagnosis.edits import judge
 from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
-from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit, result_of
-from gradprobe.diagnosis.edits.tried import _placed, faults_of
+from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit
+from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance, Client
-from gradprobe.model.report import CauseLine, Diagnosis, passing_edit, patched
+from gradprobe.model.report import passing_edit, patched
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
-from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Candidate
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from gradprobe.targets.naming import holding
 from tests.cases import softmax_case
-from tests.planted.planting import KERNELS, file_of
+from tests.planted.planting import KERNELS
 from tests.probe import probe
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
@@ -85,19 +81,6 @@ def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
     report = report_on(tmp_path, EXAMPLE)
     said = "by a fault of gradprobe: ZeroDivisionError: division by zero"
     assert report.known[-1].endswith(said)
-
-
-def test_what_a_launch_passes_by_the_name_of_another_tensor_is_replaced_first(tmp_path):
-    text = RIGHT.replace("o, do, found", "o, o, found")
-    edit = passing_edit(report_on(tmp_path, text))
-    assert (patched(text, edit.diff), edit.tried) == (RIGHT, 1)
-
-
-def test_where_only_what_is_made_of_delta_is_wrong_the_statement_of_the_host_that_makes_it_is_tried():
-    kernel = SimpleNamespace(name="one_pass_backward", file=str(file_of("one_pass")), line=1)
-    experiment = SimpleNamespace(first=SimpleNamespace(kernels=[kernel]))
-    for wrong, of in ((["dQ", "dK"], ["delta", ""]), (["dQ", "dV"], [""])):
-        assert [each.faults[0].of for each in faults_of(experiment, [], wrong)] == of
 
 
 def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
@@ -190,55 +173,6 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert replace(before, wrong=wrong).is_better_than(before) is is_better
     assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
-
-
-def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(
-    tmp_path, monkeypatch
-):
-    """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
-    begun = experiment_on(tmp_path, EXAMPLE)
-    search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
-    wrong = result_of(search.wrong[0])
-    came = iter([replace(wrong, harm=1), wrong])
-    monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
-    nothing = Candidate(KernelFile(f"{tmp_path}/delta.py", EXAMPLE), (), 0.0)
-    assert next(search._showing(nothing, search.wrong[0]))[1] == wrong
-
-
-def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
-    begun = experiment_on(tmp_path, EXAMPLE)
-    where = (CauseLine(f"{tmp_path}/delta.py", 20, ""),)
-    seen = Diagnosis("stored/dQ", "A", "dQ is stored as dS K", 1.0, where=where)
-    assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
-
-
-def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
-    file = KernelFile("mine.py", "a = 1\nb = 2\n")
-    first = Diagnosis("factor/dQ", "A", "", 1.0, where=(CauseLine("mine.py", 1, "a = 1"),))
-    second = Diagnosis("factor/P", "A", "", 1.0, where=(CauseLine("mine.py", 2, "b = 2"),))
-    edit = Candidate(file, (Edit(10, 11, "3"),), 0.0)
-    passed = SearchResult([passing(edit)])
-    assert [one.edit is not None for one in _placed((first, second), passed, 0.0)] == [
-        True,
-        False,
-    ]
-    beside = structs.replace(second, also=True)
-    assert [one.edit is not None for one in _placed((first, beside), passed, 0.0)] == [
-        False,
-        True,
-    ]
-
-
-def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):
-    """A decorated kernel is an object of Triton's: what it was made of says whose it is."""
-    prepare_backend("auto")
-    kernels, launching = tmp_path / "held_kernels.py", tmp_path / "held_launch.py"
-    tuned = "@triton.autotune([triton.Config({})], [])\n@triton.jit\ndef kernel(x):\n    pass\n"
-    kernels.write_text(f"import triton\n\n\n{tuned}")
-    launching.write_text("from held_kernels import kernel\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("held_launch")
-    assert holding(str(kernels)) == ["held_kernels", "held_launch"]
 
 
 def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path, monkeypatch):

@@ -3,12 +3,10 @@
 import importlib
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gradprobe.diagnosis import behaviour
 from gradprobe.diagnosis.behaviour import FurtherRuns, multiplies_coarser
 from gradprobe.diagnosis.causes import failing_layouts
 from gradprobe.inputs.draw import draw
@@ -59,17 +57,6 @@ def test_what_runs_differ_in_is_named(fault, tmp_path, monkeypatch):
     finally:
         sys.modules.pop("some_kernels", None)
     assert fault in [one.fault for one in (named if case.poison else named[:1])]
-
-
-def test_calls_on_either_side_of_a_bound_differ_in_nothing_that_is_named(monkeypatch):
-    comparison = SimpleNamespace(matches=True)
-    right = SimpleNamespace(measured=SimpleNamespace(comparison=comparison), actual={})
-    monkeypatch.setattr(behaviour, "run_again", lambda *of: right)
-    again = SimpleNamespace(
-        second=right, experiment=None, assigned=(), seen=right, moved=lambda first, other: {},
-        is_right=lambda: True,
-    )  # fmt: skip
-    assert behaviour.wrong_in_the_first_call_alone(again) is None
 
 
 SMALL_DRAWN = dict(batch=1, heads=2, seqlen=20, head_dim=8, recover=False, runs=((),))

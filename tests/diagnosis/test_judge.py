@@ -170,16 +170,6 @@ def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_withou
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
 
 
-def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
-    run, drawn = [], []
-    judge = judge_of(run=run)
-    for text in ("x * 1", "x * 2"):
-        run.clear()
-        assert judge.judged(edit(9, "X, x", f"X, {text}")).not_run == []
-        drawn.append([trial.title for trial in run])
-    assert {"16 rows", "384 rows"} <= {*drawn[0]} - {*drawn[1]}
-
-
 @pytest.mark.parametrize("laid", [("contiguous", "distinct"), ("contiguous", "distinct-unit")])
 def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads(
     laid,

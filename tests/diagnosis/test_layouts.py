@@ -1,9 +1,5 @@
 """Every failing layout is explained: a fault that several show is told once, and none hides another."""
 
-from gradprobe.diagnosis.causes import FailingLayout, failing_layouts
-from gradprobe.model.memory_finding import MemoryFinding
-from gradprobe.numerics.evidence import LayoutRun
-from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import backward_with
 from tests.probe import probe
@@ -37,21 +33,3 @@ def test_what_no_hypothesis_fits_in_one_layout_hides_no_cause_in_another(tmp_pat
     assert causes(report) == [("factor/dK", False)]
     assert report.diagnoses[0].evidence[0].startswith("in do=expanded: ")
     assert report.known[0].startswith("in contiguous, distinct no hypothesis fits: dQ: ")
-
-
-def test_a_layout_that_alone_fails_is_explained_as_the_first(tmp_path):
-    report = told(tmp_path, f"dk = dk * (3 if {EXPANDED} else 1)")
-    assert causes(report) == [("factor/dK", False)]
-    assert not any("shows in" in sentence for sentence in report.diagnoses[0].evidence)
-
-
-def test_a_result_stored_outside_itself_is_explained_by_that_and_others_are_not(tmp_path):
-    report = told(tmp_path, "dv = dv * 2", "dk = dk * 2")
-    run = report.runs[0]
-    seen = failing_layouts(experiment_of(report.case, backward_with(tmp_path)), [run])[0].seen
-    memory = tuple(
-        MemoryFinding("outside", name, f"a {access} outside", access=access)
-        for name, access in (("DK", "store"), ("DV", "load"))
-    )
-    of = LayoutRun(run.layout, run.assigned, run.measured, None, memory=memory)
-    assert FailingLayout(of, seen).unspoilt.own == ("dV",)

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.memory import elements_of
 from gradprobe.numerics.compare import attention_of
-from tests.cases import lazy_case, softmax_case
+from tests.cases import softmax_case
 
 SMALL = {"batch": 2, "heads": 2, "seqlen": 36, "head_dim": 16}
 # Of the largest value of a form: what is further off is seen.
@@ -60,17 +59,6 @@ def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is
         assert allowed <= MOST[dtype] * most, name
 
 
-@pytest.mark.parametrize("options", [{"softcap": 5.0}, {"dropout": 0.3}, None, {}], ids=str)
-def test_every_form_has_a_tolerance(options):
-    case = lazy_case(**SMALL) if options is None else softmax_case(**SMALL, **options)
-    roles, _ = roles_of(case)
-    names = {name.partition(",")[0] for name in roles._scores} | {"LSE", "delta"}
-    names |= {name for forms in roles._sums.values() for name, _, _ in forms}
-    names |= {"maximum of S so far", "sum of exp(S - maximum) so far"}
-    assert names <= roles.forms.tolerances.keys()
-    assert all(0 < roles.forms.tolerances[name] < np.inf for name in names)
-
-
 def tile_of(roles, head, at=slice(None)):
     """Values and lanes of the scores of a head, those of an index."""
     from gradprobe.frontends.triton.interpreter.dataflow import Lanes
@@ -99,43 +87,3 @@ def test_of_rounding_where_nothing_is_due_nothing_is_said():
     assert np.abs(tiles["dS"]).max() < 1e-12
     assert roles(np.array([1e-8]), lanes) is None
     assert not roles(np.array([1e-2]), lanes).is_known
-
-
-CASE = softmax_case(batch=2, heads=4, kv_heads=2, seqlen=12, head_dim=8)
-VALUES = draw(CASE)
-SIZES = {letter: CASE.size(letter) for letter in "bhgmnde"}
-Q, K = VALUES["q"], VALUES["k"]
-COPIES = {
-    "bhmd": lambda: Q * 0.5, "bmhd": lambda: Q.transpose(1, 2).contiguous(),
-    "(bh)md": lambda: Q.reshape(8, 12, 8).clone(),
-    "(bm)hd": lambda: Q.transpose(1, 2).reshape(24, 4, 8).clone(),
-    "bm1hd": lambda: Q.transpose(1, 2).unsqueeze(2).contiguous(),
-    "bhnd": lambda: K.repeat_interleave(2, 1), "": lambda: torch.rand(2, 4, 12, 8),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("axes", COPIES)
-def test_a_copy_has_the_axes_of_its_input_in_their_order_and_the_index_of_each_element(axes):
-    from gradprobe.diagnosis.follow import copied
-    from gradprobe.diagnosis.roles import Roles
-    from gradprobe.frontends.triton.interpreter.dataflow.lanes import indices_at
-
-    copy = COPIES[axes]()
-    assert copied(copy, VALUES, Roles(CASE, attention_of(CASE, VALUES), VALUES)) == axes
-    if axes:
-        found = indices_at(elements_of(copy), axes, SIZES, np.arange(copy.numel()))
-        b, d = found["b"], found["d"]
-        own = (
-            K[b, found["g"], found["n"], d] if axes == "bhnd" else Q[b, found["h"], found["m"], d]
-        )
-        assert torch.equal(own * (0.5 if axes == "bhmd" else 1.0), copy.flatten())
-
-
-def test_what_answers_to_no_name_has_no_lines_behind_it():
-    from gradprobe.frontends.triton.interpreter.dataflow.accesses import lines_behind
-
-    class Fields:
-        def __getattr__(self, name):
-            raise ValueError(f"{name!r} is not in list")
-
-    assert lines_behind(Fields(), [Fields(), None], 3) == frozenset()

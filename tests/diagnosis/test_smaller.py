@@ -2,13 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
-from gradprobe.diagnosis import why
 from gradprobe.diagnosis.smaller import MOST_SCORES, smaller_failing
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import SavedInputs, with_inputs
-from gradprobe.model.report import Diagnosis
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import GRADIENTS, backward_with
@@ -50,34 +46,7 @@ def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_p
     assert smaller_failing(experiment_of(case, otherwise), [report.runs[0]]) is None
 
 
-def test_what_was_seen_in_memory_is_told_once_and_of_the_large_case_alone(monkeypatch):
-    race = Diagnosis("race/dK", "RACE", "raced", 1.0)
-    cause, seen = (Diagnosis("outside/do", "M3", said, 1.0) for said in ("predicted", "seen"))
-    once = Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))
-    assert why.told_once([cause], [seen, race]) == ([once], [race])
-    monkeypatch.setattr(why, "smaller_failing", lambda *_: (None, [], "a smaller case"))
-    monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
-    first, second = why._by_a_smaller_case(why.FailedCheck(None, []), None, [], [race])
-    assert first == race
-    assert second.evidence[-1].startswith("sought on a smaller case")
-
-
 DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
-PADDED = {"batch": 3, "heads": 1, "seqlen": 330, "seqlens": (330, 40, 201)}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (PADDED, "--batch 2 --heads 1 --seqlen 74 --seqlens 74,40"),
-        ({"heads": 1, "cu_seqlens": (0, 200, 201, 601)}, "--heads 1 --cu-seqlens 0,72,73,153"),
-    ],
-    ids=["padded", "packed"],
-)
-def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, words):
-    (cause, *_) = probe(softmax_case(**options, **CONTIGUOUS), softmax_target(DOUBLED)).diagnoses
-    assert cause.fault == "factor/dK"
-    assert cause.evidence[-1].endswith(words)
 
 
 def test_of_values_of_a_file_a_smaller_case_is_drawn():

@@ -15,15 +15,9 @@ from tests.docs.examples import ROOT
 def test_every_rule_has_its_place_in_the_built_pages(tmp_path):
     pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
     command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--strict",
-        "--site-dir",
+        sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir",
         str(tmp_path),
-    ]
+    ]  # fmt: skip
     subprocess.run(
         command, cwd=ROOT, env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true"}, check=True
     )

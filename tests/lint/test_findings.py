@@ -30,13 +30,6 @@ def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp
     assert (finding.fix, finding.where.instead) == ("stride_qh -> stride_doh", "stride_doh")
 
 
-def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
-    edit = ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
-    (finding,) = reading(tmp_path, edit).findings
-    told = finding.where.line, marked(finding), finding.where.kernel
-    assert told == (10, "stride_qm", "touch_kernel")
-
-
 def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
     sibling = """
 
@@ -71,16 +64,6 @@ def test_a_block_pointers_strides_are_read(tmp_path):
     edit = (f"tl.load({start} + offs_m * stride_lsem)", f"tl.load(tl.make_block_ptr({block}))")
     (finding,) = reading(tmp_path, edit).findings
     assert (finding.tensor, finding.other, marked(finding)) == ("lse", "do", "stride_dom")
-
-
-def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
-    loop = """again = False
-    for _ in range(2):
-        if again:
-            do_ptr += b * stride_dob + h * stride_qh
-        again = True"""
-    (finding,) = reading(tmp_path, ("do_ptr += off_do", loop)).findings
-    assert (finding.tensor, finding.other, finding.where.line) == ("do", "q", 33)
 
 
 def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accused(tmp_path):
@@ -146,27 +129,6 @@ def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
     (finding,) = passed_of_others(kernels, "touch_kernel", "do", host=str(host))
     fix = "in the launch: q.stride() -> do.stride()"
     assert (finding.where.file, finding.fix) == (str(host), fix)
-
-
-MADE_OF_K = """
-import triton
-
-@triton.jit
-def dq_kernel(q_ptr, K, dq_ptr, stride_qb, stride_kb, stride_kh):
-    pass
-
-def backward(q, k, dq, scale):
-    kk = k * scale
-    dq_kernel[(1,)](q, kk, dq, q.stride(0), k.stride(0), k.stride(1))
-"""
-
-
-def test_the_strides_of_another_variable_than_the_tensor_that_is_passed_are_told(tmp_path):
-    path = tmp_path / "made.py"
-    path.write_text(MADE_OF_K)
-    found = passed_of_others(str(path), "dq_kernel", "K")
-    told = [(each.where.line, each.where.instead) for each in found]
-    assert told == [(10, "kk.stride(0)"), (10, "kk.stride(1)")]
 
 
 STARRED = """

@@ -16,11 +16,6 @@ FOUND = {
     "do_read_with_q_head_stride_in_preprocess_alone": ("do", "q"),
     "v_read_with_k_row_stride_in_dkdv": ("v", "k"),
 }
-FLASH = {
-    "do_by_q": (flash_faults.DO_BY_Q, ("do", "q")),
-    "do_by_o": ((flash_faults.DO_BY_O,), ("do", "o")),
-    "v_by_k": (flash_faults.V_BY_K, ("v", "k")),
-}
 
 
 def lint(folder, file, edits):
@@ -47,14 +42,6 @@ def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines
         {expected} if expected else set()
     )
     assert {finding.where.line for finding in findings} == (lines if expected else set())
-
-
-@pytest.mark.parametrize("name", FLASH)
-def test_the_stride_faults_of_flash_are_named(name, tmp_path):
-    edits, expected = FLASH[name]
-    findings, lines = lint(tmp_path, "flash", edits)
-    assert {(finding.tensor, finding.other) for finding in findings} == {expected}
-    assert {finding.where.line for finding in findings} == lines
 
 
 @sampled(

@@ -1,7 +1,5 @@
 """What `check` says of memory: stray accesses are findings that alone make a mismatch, and are not executed."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -10,9 +8,8 @@ from gradprobe.diagnosis.lines import of_strays
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import Refusal
-from gradprobe.model.memory_finding import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
+from gradprobe.model.memory_finding import OUTSIDE, RACE, MemoryFinding, grouped
 from gradprobe.model.report import causes_among
-from gradprobe.pipeline import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
@@ -90,26 +87,6 @@ def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_pat
         in said
     )
     assert said.count("stores outside") == said.count("lazy_dkdv_kernel stores outside dv") == 1
-
-
-@pytest.mark.parametrize(
-    ("kinds", "tried", "told"),
-    [((), [128], ""), ((RACE,), [128], ""), ((RACE, OUTSIDE), [128, 256], "--seqlen 256")],
-)
-def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(
-    monkeypatch, kinds, tried, told
-):
-    lengths = []
-
-    def run_at(problem, options):
-        lengths.append(options["seqlen"])
-        return SimpleNamespace(run=SimpleNamespace(matches=options["seqlen"] == 256))
-
-    monkeypatch.setattr(probe, "tried", run_at)
-    target = SimpleNamespace(takes={})
-    problem = SimpleNamespace(request=SimpleNamespace(options={}), saved=None, target=target)
-    first = SimpleNamespace(memory=[SimpleNamespace(kind=kind) for kind in kinds])
-    assert (probe._right_at(problem, first), lengths) == (told, tried)
 
 
 LATE = """
@@ -213,15 +190,6 @@ def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_
         tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1
     )
     assert [stray.tensor for stray in report.runs[0].memory if stray.kind == OUTSIDE] == ["dv"]
-
-
-def test_the_worst_finding_is_an_atomic_before_a_store_before_a_load_and_then_the_one_of_most_lanes():
-    few, many = (
-        MemoryFinding(OUTSIDE, "q", f"{n}", "k", "f", n, access="load", lanes=n) for n in (2, 90)
-    )
-    store = MemoryFinding(OUTSIDE, "dq", "s", "k", "f", 3, access="store", lanes=1)
-    atomic = MemoryFinding(OUTSIDE, "dbias", "a", "k", "f", 4, access="atomic", lanes=1)
-    assert worst_first([few, many, store, atomic]) == [atomic, store, many, few]
 
 
 def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes():

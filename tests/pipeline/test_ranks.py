@@ -29,10 +29,6 @@ def mask_of_heads(q, k, v, mask):
     assert mask.dim() == 3
     return attend(q, k, v, mask if len(mask) == q.shape[1] else mask[0].roll(5, -1))
 
-def mask_of_4(q, k, v, mask):
-    assert mask.dim() == 4
-    return attend(q, k, v, mask)
-
 def padding_of_2(q, k, v, mask):
     batches, keys = mask.shape
     return attend(q, k, v, mask[:, None, None])
@@ -44,10 +40,6 @@ def bias_of_2(q, k, v, bias):
 def bias_of_3(q, k, v, bias):
     heads, rows, keys = bias.shape
     return attend(q, k, v, True, bias[None])
-
-def bias_of_4(q, k, v, bias):
-    assert bias.shape == (2, 3, 72, 72)
-    return attend(q, k, v, True, bias)
 
 def bias_and_mask(q, k, v, bias, mask):
     assert mask.dim() == 2
@@ -89,15 +81,12 @@ def checked(words):
         "mask_of_2 --mask random --mask-axes mn --mask-rank 2",
         "mask_of_3 --mask random --mask-axes bmn --mask-rank 3",
         "mask_of_heads --mask random --mask-axes hmn --mask-rank 3",
-        "mask_of_4 --mask random",
         "padding_of_2 --mask padding --mask-rank 2",
-        "bias_of_2 --bias --bias-axes mn --bias-rank 2",
         "bias_of_3 --bias --bias-rank 3",
-        "bias_of_4 --bias --bias-axes bhmn",
         "bias_and_mask --bias --mask random --bias-rank 3 --mask-axes mn --mask-rank 2",
         "bias_read_as_3 --bias --bias-rank 3",
     ],
-    push=5,
+    push=3,
 )
 def test_a_target_is_given_the_rank_that_is_asked_for(words):
     code, report = checked(f"ranks.py:{words}")

@@ -19,7 +19,3 @@ def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severit
         for severity in severities
     )
     assert LayoutRun("contiguous", (), None, None, memory=memory).matches is matches
-
-
-def test_a_finding_is_an_error_unless_somebody_says_otherwise_and_its_document_says_which():
-    assert ACCESS.severity == ERROR == "error"

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import SHAPES, given_back, sizes_taken, taken
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
@@ -62,17 +61,6 @@ def test_what_a_target_takes_is_a_view_and_comes_back_as_it_was(shapes, name):
     assert turned.data_ptr() == tensor.data_ptr()
     assert tuple(turned.shape) == sizes_taken(tuple(tensor.shape), name, shapes)
     assert torch.equal(given_back(turned, name, shapes), tensor)
-
-
-@pytest.mark.parametrize("shapes", ["bhld", "blhd", "lbhd"])
-def test_contiguous_is_what_is_contiguous_to_the_target_and_blhd_is_not(shapes):
-    values = {"q": torch.randn(2, 3, 5, 4)}
-    contiguous = place(values, (), shapes=shapes).tensors["q"]
-    other = place(values, (("q", "blhd"),), shapes=shapes).tensors["q"]
-    assert taken(contiguous, "q", shapes).is_contiguous()
-    assert not taken(other, "q", shapes).is_contiguous()
-    assert torch.equal(contiguous, values["q"])
-    assert torch.equal(other, values["q"])
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,6 @@ def test_a_right_kernel_with_any_options_matches(draws):
     assert not wrong, f"{name}, {how}, {options} was accused of {wrong}"
 
 
-def test_the_drawn_cases_hold_every_pair_of_options():
-    cases = [drawn(random.Random(index))[2] for index in range(240)]
-    names = (
-        "alibi",
-        "sinks",
-        "dropout",
-        "mask",
-        "bias",
-        "softcap",
-        "window",
-        "causal",
-        "seqlens",
-        "cu_seqlens",
-    )
-    for name in names:
-        for other in names:
-            if {name, other} != {"seqlens", "cu_seqlens"}:
-                assert any(case.get(name) and case.get(other) for case in cases), (name, other)
-
-
 REPEATING = {
     "sinks near LSE": {"sinks": True},
     "sinks, dropout": {"sinks": True, "dropout": 0.3},

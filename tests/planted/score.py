@@ -3,21 +3,143 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
 
+from gradprobe.model.report import Diagnosis
 from gradprobe.processes import TaskResult, run_each
-from tests.planted.planting import FAULT
-from tests.planted.score_text import by_class, diagnosing, figures, lines_of
-from tests.planted.scored import TRIALS
+from tests.planted.planting import EQUIVALENT, FAULT, UNCOVERED, Planted
+from tests.planted.scored import SEEN, TRIALS
 from tests.planted.scoring import FACTORY, Judged, Outcome
 
 # Of one trial; the slowest takes some seconds on an idle core.
 LIMIT = 300.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A count of trials, and the least or the most that it may be, as a share."""
+
+    title: str
+    count: int
+    of: int
+    least: float = 0.0
+    most: float = 1.0
+
+    @property
+    def share(self) -> float:
+        return self.count / self.of if self.of else 0.0
+
+    @property
+    def holds(self) -> bool:
+        return not self.of or self.least <= self.share <= self.most
+
+    @property
+    def bound(self) -> str:
+        """What must hold, in words."""
+        least, most = f"at least {100 * self.least:.0f} %", f"at most {100 * self.most:.0f} %"
+        return least if self.least else most
+
+
+def figures(judged: Sequence[Judged]) -> list[Figure]:
+    """Of planted faults, of equivalent edits and of faults that no hypothesis is about."""
+
+    def figure(kind: str, title: str, what: str, **bounds: float) -> Figure:
+        of = [each for each in judged if each.trial.kind == kind]
+        return Figure(title, sum(getattr(each, what) for each in of), len(of), **bounds)
+
+    return [
+        figure(FAULT, "planted faults found", "found", least=1.0),
+        figure(FAULT, "first wrong intermediate and head right", "placed", least=0.98),
+        figure(EQUIVALENT, "equivalent edits flagged", "wrong", most=0.0),
+        figure(UNCOVERED, "uncovered faults found", "found", least=1.0),
+        figure(FAULT, "cause named first", "named", least=0.99),
+        figure(FAULT, "line of a planted fault right", "line"),
+        figure(UNCOVERED, "line of an uncovered fault right", "line"),
+        figure(UNCOVERED, "no hypothesis fits an uncovered fault", "right", least=28 / 30),
+    ]
+
+
+def by_class(judged: Sequence[Judged]) -> list[dict[str, object]]:
+    """What came of the planted faults of each class, in the order in which the classes of the field are listed."""
+    counts: dict[str, Counter[str]] = {}
+    for each in judged:
+        if each.trial.kind == FAULT:
+            came = {"faults": 1} | {
+                key: getattr(each, key) for key in ("found", "placed", "named")
+            }
+            counts.setdefault(each.trial.fault_class, Counter()).update(came)
+    return [{"fault_class": name, **counts[name]} for name in SEEN if name in counts]
+
+
+def diagnosing(judged: Sequence[Judged]) -> tuple[float, float] | None:
+    """The median and the largest seconds of a diagnosis; None where there was none."""
+    seconds = [each.outcome.diagnosing for each in judged if each.outcome.diagnosing is not None]
+    return (median(seconds), max(seconds)) if seconds else None
+
+
+def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
+    """All of it."""
+    for figure in figures(judged):
+        if figure.of:
+            mark, count = "✓" if figure.holds else "✗", f"{figure.count:>3} of {figure.of:>3}"
+            yield f"{mark} {figure.title:<40} {count}  {100 * figure.share:5.1f} %  ({figure.bound})"
+    seconds = diagnosing(judged)
+    if seconds:
+        yield f"  seconds of a diagnosis: median {seconds[0]:.2f}, largest {seconds[1]:.2f}"
+    for each in judged:
+        if each.trial.kind != EQUIVALENT and not each.line:
+            first, changed = each.outcome.diagnoses[:1], sorted(each.trial.lines())
+            told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
+            yield f"  no line: {each.trial.title} {[one.fault for one in first]} {told} {changed[:6]}"
+    silent = [each.is_silent for each in judged if each.trial.kind == UNCOVERED]
+    if silent:
+        yield f"  of {len(silent)} uncovered faults nothing at all is said of {sum(silent)}"
+    rows = by_class(judged)
+    for row in (
+        (["class", "faults", "found", "place", "cause"], *(row.values() for row in rows))
+        if rows
+        else ()
+    ):
+        first, *others = row
+        yield f"{first:<7}" + "".join(f"{other:>7}" for other in others)
+    misses = [each for each in judged if not each.right]
+    yield f"{len(misses)} missed" if misses else "none missed"
+    for each in misses:
+        yield from _of_miss(each)
+
+
+def _of_miss(judged: Judged) -> Iterator[str]:
+    trial, outcome = judged.trial, judged.outcome
+    yield f"  {trial.title}"
+    if outcome.failure:
+        yield f"    no report: {outcome.failure}"
+        return
+    if trial.kind == FAULT:
+        yield f"    expected  {_place(trial, trial.seen)}; {trial.cause}"
+    yield f"    came      {outcome.verdict}; {_place(outcome)}"
+    if outcome.memory:
+        yield f"    memory    {', '.join(sorted(outcome.memory))}"
+    for word, diagnosis in zip(("said", "runner-up"), outcome.diagnoses, strict=False):
+        yield f"    {word:<9} {_said(diagnosis)}"
+    yield from (f"    denied    {words}" for words in outcome.denied)
+    if not outcome.diagnoses:
+        yield "    said      no hypothesis fits"
+
+
+def _place(of: Planted | Outcome, seen: str = "") -> str:
+    known = [(axis, getattr(of, axis)) for axis in ("batch", "head", "row")]
+    told = [f"{axis} {at}" for axis, at in known if at is not None]
+    return " ".join([seen or of.first or "no wrong number", *told])
+
+
+def _said(diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.fault} {100 * diagnosis.explained:.0f} %: {diagnosis.summary}"
 
 
 def score(
@@ -50,20 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = _parser().parse_args(arguments)
     names = [
         name for name, trial in TRIALS.items()
-        if (not request.only or any(part in name for part in request.only))
+        if any(part in name for part in request.only or [""])
         and trial.fault_class not in request.without
     ]  # fmt: skip
-    if request.list:
-        print("\n".join(_listed(name) for name in names))
-        return 0
     if not names:
         named = " or ".join(request.only)
-        print(f"no trial has {named} in its name: --list shows all", file=sys.stderr)
+        print(f"no trial has {named} in its name", file=sys.stderr)
         return 2
     judged = score(names, request.workers, _progress(len(names)))
     print("\n".join(lines_of(judged)))
-    if request.json:
-        request.json.write_text(json.dumps(_document(judged), indent=1) + "\n")
     return 0 if all(figure.holds for figure in figures(judged)) else 1
 
 
@@ -88,46 +205,9 @@ def _parser() -> argparse.ArgumentParser:
         "--without", metavar="CLASS", help="none of these classes of faults", **several
     )
     parser.add_argument(
-        "--list", action="store_true", help="only print the names, with class and cause"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
-    parser.add_argument(
         "--workers", type=int, default=0, help="processes; as many as cores by default"
     )
     return parser
-
-
-def _listed(name: str) -> str:
-    trial = TRIALS[name]
-    what = f"{trial.fault_class}  {trial.cause}" if trial.kind == FAULT else trial.kind
-    return f"{name}  {what}"
-
-
-def _document(judged: Sequence[Judged]) -> dict[str, object]:
-    """Every figure and every trial, for scripts."""
-    seconds = zip(("median", "largest"), diagnosing(judged) or (), strict=False)
-    of = ("title", "count", "of", "bound", "holds")
-    return {
-        "figures": [{name: getattr(one, name) for name in of} for one in figures(judged)],
-        "classes": by_class(judged), "diagnose_seconds": dict(seconds), "trials": [_row(each) for each in judged],
-    }  # fmt: skip
-
-
-def _row(judged: Judged) -> dict[str, object]:
-    trial, outcome = judged.trial, judged.outcome
-    expected = {
-        "class": trial.fault_class, "first": trial.first, "head": trial.head, "causes": trial.cause.split()
-    } if trial.kind == FAULT else {}  # fmt: skip
-    return {
-        "name": trial.title, "kind": trial.kind, "right": judged.right, "expected": expected,
-        "verdict": outcome.verdict, "failure": outcome.failure, "first": outcome.first, "batch": outcome.batch,
-        "head": outcome.head, "row": outcome.row, "memory": sorted(outcome.memory), "seconds": outcome.seconds,
-        "diagnose_seconds": outcome.diagnosing,
-        "diagnoses": [
-            {"fault": each.fault, "class": each.fault_class, "explained": each.explained, "summary": each.summary}
-            for each in outcome.diagnoses
-        ],
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from gradprobe.model.report import Diagnosis
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.planting import TARGETS
-from tests.planted.score import main, score
-from tests.planted.score_text import figures, lines_of
+from tests.planted.score import figures, lines_of, main, score
 from tests.planted.scored import ON_A_GPU_ALONE, SCORED, SEEN, TRIALS
 from tests.planted.scoring import Judged, Outcome, Prober
 from tests.planted.uncovered import UNCOVERED
@@ -112,7 +111,5 @@ def test_a_miss_is_told_with_what_was_said_instead():
     assert "    runner-up stride/do-head 50 %: dO is read with q's head stride" in lines
 
 
-def test_the_command_lists_names_with_their_causes_and_knows_no_other(capsys):
-    assert main(["--list", "--only", STRIDE]) == 0
-    assert f"{STRIDE}  S1  stride/do-head" in capsys.readouterr().out.splitlines()
+def test_a_name_that_no_trial_has_is_refused():
     assert main(["--only", "nothing_of_this_name"]) == 2

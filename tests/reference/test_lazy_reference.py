@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from gradprobe.reference import manual_attention_backward
-from tests.reference.independent import (
-    OFF,
-    ROUNDING,
-    assert_same,
-    by_autograd,
-    lazy_inputs,
-)
+from tests.reference.independent import OFF, ROUNDING, assert_same, by_autograd, lazy_inputs
 
 
 def check(inputs, **options) -> dict[str, torch.Tensor]:

@@ -7,55 +7,33 @@ CASE = "--batch 1 --heads 2 --seqlen 20 --head-dim 24"
 # By target: the function and the beginning of the line that raised, what else is told, and the same of what called it.
 TOLD = {
     "undefined": (
-        "undefined_kernel",
-        "tl.store(x + offs, scal",
-        ["offs int32[32]"],
-        "undefined",
+        "undefined_kernel", "tl.store(x + offs, scal", ["offs int32[32]"], "undefined",
         "undefined_kernel[(1,)]",
     ),
     "dot": (
-        "dot_kernel",
-        "tl.store(x, tl.sum(tl.dot(a, b)))",
-        ["a fp32[32, 16]", "b fp32[32, 32]"],
-        "dot",
-        "dot_kernel[(1,)](q, q.shape[2], BLOCK=32)",
+        "dot_kernel", "tl.store(x, tl.sum(tl.dot(a, b)))", ["a fp32[32, 16]", "b fp32[32, 32]"],
+        "dot", "dot_kernel[(1,)](q, q.shape[2], BLOCK=32)",
     ),
     "arange": (
-        "arange_kernel",
-        "offs = tl.arange(0, HEAD)",
-        ["HEAD = 24"],
-        "arange",
+        "arange_kernel", "offs = tl.arange(0, HEAD)", ["HEAD = 24"], "arange",
         "arange_kernel[(1,)]",
     ),
     "calling": (
-        "added",
-        "return offs[:, None] + other",
-        ["offs int32[32]", "other int32[8, 4]"],
-        "calling_kernel",
-        "tl.store(x, tl.sum(added(",
+        "added", "return offs[:, None] + other", ["offs int32[32]", "other int32[8, 4]"],
+        "calling_kernel", "tl.store(x, tl.sum(added(",
     ),
     "asserting": (
-        "assert_kernel",
-        "tl.static_assert(BLOCK <= 16)",
-        ["BLOCK = 32"],
-        "asserting",
+        "assert_kernel", "tl.static_assert(BLOCK <= 16)", ["BLOCK = 32"], "asserting",
         "assert_kernel[(1,)]",
     ),
     "missing": (
-        "missing",
-        "dot_kernel[(1,)](q, q.shape[2])",
-        ["q float32[1, 2, 20, 24]"],
-        "",
-        "",
+        "missing", "dot_kernel[(1,)](q, q.shape[2])", ["q float32[1, 2, 20, 24]"], "", "",
     ),
     "wrapper": (
-        "wrapper",
-        'return {"dQ"',
-        ["do float32[1, 2, 20, 24]", "rows = 20", "wide = 24.0"],
-        "",
+        "wrapper", 'return {"dQ"', ["do float32[1, 2, 20, 24]", "rows = 20", "wide = 24.0"], "",
         "",
     ),
-}
+}  # fmt: skip
 
 
 def assert_told(target: str, said: str) -> None:

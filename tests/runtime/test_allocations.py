@@ -73,12 +73,6 @@ def test_a_store_outside_is_told_with_the_name_of_the_result_or_the_line_that_al
     assert (second.side, second.offset) == ("before", 2)
 
 
-def test_integers_booleans_and_nothing_at_all_are_left_alone():
-    with Allocations("nan", math.nan) as allocations:
-        torch.empty(4, dtype=torch.int32), torch.zeros(4, dtype=torch.bool), torch.empty(0)
-    assert allocations.made == []
-
-
 def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_but_not_of_what_only_moves():
     register = Noting()
     with Allocations("nan", math.nan, register):
@@ -90,6 +84,7 @@ def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_bu
     assert register.told == [("allocated", (3,)), ("written", (2,)), ("written", (3,))]
 
 
+@pytest.mark.nightly
 def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits():
     from gradprobe.targets.adapters.flex import flex
 

@@ -12,16 +12,9 @@ import torch
 
 from gradprobe.frontends import Launches
 from gradprobe.frontends.triton.launches import recorded_launches
-from gradprobe.model.case import DOTS, Case
-from gradprobe.numerics.declared_precision import UNITS
+from gradprobe.model.case import Case
 from gradprobe.probing.experiment import Experiment, coarser_dots, dots_of, dots_sentence
-from gradprobe.runtime.arithmetic import (
-    Dots,
-    in_ttir,
-    matmuls_watched,
-    of_cuda,
-    of_triton,
-)
+from gradprobe.runtime.arithmetic import Dots, in_ttir, matmuls_watched, of_cuda, of_triton
 from gradprobe.targets.find import find_target
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +169,3 @@ def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_rea
 def test_there_is_nothing_to_say_in_the_interpreter_nor_of_16_bits():
     assert said(BACKWARD, device="cpu") == ("ieee", "", [])
     assert said(BACKWARD, dtype="float16") == ("ieee", "", [])
-
-
-def test_every_way_has_a_unit_and_the_coarser_one_the_larger():
-    assert sorted(UNITS, key=UNITS.get) == list(DOTS)

@@ -64,11 +64,8 @@ def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
 
 def test_nothing_is_left_once_each_was_come_to(tmp_path):
     calls = [
-        ("kernel", 1, False, 0),
-        ("kernel", 50, True, 0),
-        ("other", 5),
-        ("kernel", 15, True, 0),
-    ]
+        ("kernel", 1, False, 0), ("kernel", 50, True, 0), ("other", 5), ("kernel", 15, True, 0),
+    ]  # fmt: skip
     calls += [("kernel", 0, True, 1)]
     assert left(tmp_path, *calls) == []
 
@@ -120,11 +117,6 @@ def test_what_constants_leave_out_is_another_kernel_and_what_a_length_leaves_out
         KernelFile("x.py", KERNEL.replace("n > 4096", test)), {"kernel"}, {"kernel"}, {3}
     )
     assert reach.tells(LONG_ONES) is tells
-
-
-def test_the_false_side_of_a_constant_and_a_loop_without_a_turn_are_asked_for():
-    (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {3})
-    assert {CAUSAL_ALONE, Goal(TURNS, 7, 0)} <= reach.goals
 
 
 def test_another_kernel_that_calls_what_an_edit_changes_tells_and_a_number_of_turns_alone_does_not():

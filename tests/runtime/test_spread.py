@@ -35,12 +35,3 @@ def test_what_nobody_asks_for_or_only_of_a_view_stays(ask):
     made(spread, ask)
     assert not spread.lay()
     assert made(spread, ask) == [(15, 5, 1), (15, 5, 1), (6, 1)]
-
-
-def test_values_are_those_that_were_asked_for():
-    spread = AllocationSpread()
-    made(spread, of_rows)
-    spread.lay()
-    with Allocations("nan", 0.0, spread=spread), spread.asking():
-        one, two = torch.empty(SHAPES[0]), torch.zeros(SHAPES[1])
-    assert (one.unique().tolist(), two.unique().tolist()) == ([0.0], [0.0])

@@ -82,14 +82,3 @@ def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
     with pytest.raises(TypeError), followed(module.outer):
         module.outer(None)
     assert module.twice.__code__ is code
-
-
-def test_plain_python_answers_all_that_is_asked_of_a_language(module):
-    """That nothing was started, what its expressions held, and its statements."""
-    found = Launches()
-    with launches(found), followed(module.outer) as held:
-        called(module)
-    assert found.started == []
-    assert {event.at.kernel for event in held} >= {"outer", "twice"}
-    assert {event.at.file for event in held} == {module.__file__}
-    assert source(module.__file__).function_at(held[0].at.line) == held[0].at.kernel

@@ -30,13 +30,6 @@ def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_de
     )
 
 
-def test_of_cuda_some_lines_around_are_kept(tmp_path):
-    file = tmp_path / "k.cu"
-    file.write_text("".join(f"int x{at};\n" for at in range(1, 101)))
-    (listing,) = listings_of([CauseLine(str(file), 50, "int x50;")])
-    assert (listing.first, len(listing.lines)) == (50 - AROUND, 2 * AROUND + 1)
-
-
 def test_of_a_line_that_reads_otherwise_now_and_of_a_file_that_is_gone_nothing_is(tmp_path):
     file = tmp_path / "k.py"
     file.write_text(KERNEL)

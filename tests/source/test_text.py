@@ -34,12 +34,6 @@ def test_a_node_stands_where_python_itself_says(node):
     )
 
 
-def test_a_comma_is_no_comma_of_a_comment_or_a_string():
-    text = '@jit\ndef kernel(p):\n    tl.store(p, (f("µ,"))  # a, b\n    , mask=p)\n'
-    (change,) = OPERATORS["mask-dropped"](KernelFile("größe.py", text))
-    assert edited(text, change.edits) == text.replace(", mask=p", "")
-
-
 def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_order():
     assert (
         edited("abc", [Edit(1, 1, "x"), Edit(1, 1, "y"), Edit(1, 2, "B"), Edit(3, 3, "z")])

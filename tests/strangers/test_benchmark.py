@@ -59,12 +59,6 @@ def report(intermediate, head, *by_itself):
     return {"runs": [{"layout": "distinct", "first_mismatch": first, "intermediates": statuses}]}
 
 
-def test_a_head_is_right_where_the_judge_finds_it_wrong(strangers):
-    dense = judged(dQ=[1e-7, 1.0])
-    assert strangers.place_of(report("dQ", 1, "dQ"), dense, OWN) == (True, True)
-    assert strangers.place_of(report("dQ", 0, "dQ"), dense, OWN) == (False, True)
-
-
 def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
     dense = judged(dQ=[1.0, 1e-7])
     assert strangers.place_of(report("dS", 0, "dS"), dense, OWN)[1]
@@ -72,19 +66,6 @@ def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
     both = judged(dQ=[1.0, 1e-7], O=[1.0, 1e-7])
     assert not strangers.place_of(report("dS", 0, "dS"), both, OWN)[1]
     assert strangers.place_of(report("P", 0, "P"), both, OWN)[1]
-
-
-def test_a_helper_is_of_the_kernels_that_call_it_and_of_no_other(strangers):
-    lines = (
-        "def helper(): pass",
-        "def one(): helper()",
-        "def other(): pass",
-        "def host(): one(); other()",
-    )
-    tree = ast.parse("\n".join(lines))
-    assert strangers.related_to("helper", tree) == {"helper", "one", "host"}
-    assert strangers.related_to("other", tree) == {"other", "host"}
-    assert [strangers.function_at(line, tree) for line in (1, 2, 5)] == ["helper", "one", ""]
 
 
 def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers):
@@ -110,20 +91,6 @@ def judge_of(takes):
         return [errors if takes(one) and "--causal" in one else {} for one in options]
 
     return run
-
-
-def test_configurations_are_drawn_of_what_the_kernel_takes_until_there_are_enough(configurations):
-    def takes(options):
-        rows = int(options.get("--seqlen-q", options.get("--seqlen", 0)))
-        alike = rows % 16 == 0 and options.get("--seqlen-k", str(rows)) == str(rows)
-        return alike and options.get("--dtype") != "bfloat16" and options["--runs"] != "packed"
-
-    found = configurations.drawn(OWN_WORDS, 0, judge_of(takes))
-    assert len(found.words) == len(found.errors) == 20
-    assert len({tuple(configurations.without(words, ["seed"])) for words in found.words}) == 20
-    assert {words[words.index("--seqlen-q") + 1] for words in found.words} >= {"128", "256"}
-    assert all("--causal" in words for words in found.words)
-    assert not any({"--seqlen", "bfloat16"} & set(words) for words in found.words)
 
 
 def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations):

@@ -27,14 +27,11 @@ def wrong_operations():
     a = (torch.arange(256).reshape(16, 16) * 7 % 17 - 8).to(torch.bfloat16) / 4
     b = a.T.flip(0).contiguous()
     expected = {
-        "dot": a.float() @ b.float(),
-        "arithmetic": a * b * b - a,
+        "dot": a.float() @ b.float(), "arithmetic": a * b * b - a,
         "comparison and where": torch.where(a < b, a, -b),
-        "exp and casts": a.float().exp().bfloat16(),
-        "sum": a.sum(1, keepdim=True),
-        "max": a.amax(1, keepdim=True),
-        "cumsum": a.cumsum(1),
-    }
+        "exp and casts": a.float().exp().bfloat16(), "sum": a.sum(1, keepdim=True),
+        "max": a.amax(1, keepdim=True), "cumsum": a.cumsum(1),
+    }  # fmt: skip
     found = torch.empty(len(expected), 16, 16)
     with np.errstate(all="ignore"):
         probe_kernel[(1,)](a, b, found, size=16)

@@ -14,24 +14,15 @@ import triton.language as tl
 
 from gradprobe.frontends.triton import interpreter
 from tests.runtime.interpreter.bfloat16_probe import wrong_operations
+from tests.runtime.interpreter.tabled import kernels_of
+from tests.sampling import NIGHT
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 
 SIZE = 32
-SPECIAL = [
-    0.0,
-    -0.0,
-    float("inf"),
-    -float("inf"),
-    float("nan"),
-    1e-40,
-    -1e-40,
-    3.4e38,
-    1.0039062,
-    1.0117188,
-    65520.0,
-]
+INF, NAN = float("inf"), float("nan")
+SPECIAL = [0.0, -0.0, INF, -INF, NAN, 1e-40, -1e-40, 3.4e38, 1.0039062, 1.0117188, 65520.0]
 
 
 @pytest.fixture(autouse=True)
@@ -57,71 +48,111 @@ def same(found, expected):
     return torch.equal(found.nan_to_num(7.0, 8.0, 9.0), expected.nan_to_num(7.0, 8.0, 9.0))
 
 
-def within_roundings(found, expected, count=1):
-    size = expected.double().abs().max() * 2**-8
-    return bool(((found.double() - expected.double()).abs() <= count * size).all())
-
-
+FRAME = """
+# x, y, z
 @triton.jit
-def square(N: tl.constexpr):
-    return tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
-
-
-@triton.jit
-def elementwise(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr, OP: tl.constexpr):
-    p = square(N)
-    x = tl.load(x_ptr + p)
-    y = tl.load(y_ptr + p)
-    z = tl.load(z_ptr + p)
-    if OP == "add":
-        r = x + y
-    elif OP == "sub":
-        r = x - y
-    elif OP == "mul":
-        r = x * y
-    elif OP == "neg":
-        r = -x
-    elif OP == "abs":
-        r = tl.abs(x)
-    elif OP == "minimum":
-        r = tl.minimum(x, y)
-    elif OP == "maximum":
-        r = tl.maximum(x, y)
-    elif OP == "clamp":
-        r = tl.clamp(x, -tl.abs(y), tl.abs(y))
-    elif OP == "fma":
-        r = tl.fma(x, y, z)
-    elif OP == "where":
-        r = tl.where(x < y, x, z)
-    elif OP == "constant":
-        r = x * 2.5 + 1
-    elif OP == "transposed":
-        r = tl.trans(x)
-    elif OP == "cumsum":
-        r = tl.cumsum(x, 1)
-    elif OP == "cumsum reversed":
-        r = tl.cumsum(x, 1, reverse=True)
-    elif OP == "cumprod":
-        r = tl.cumprod(x, 0)
-    elif OP == "sort":
-        r = tl.sort(x)
-    elif OP == "full":
-        r = tl.full((N, N), 1.7, tl.bfloat16) + tl.zeros((N, N), tl.bfloat16)
-    elif OP == "bitcast":
-        r = x.to(tl.int16, bitcast=True).to(tl.bfloat16, bitcast=True)
-    elif OP == "other":
-        r = tl.load(x_ptr + p, mask=p % 2 == 0, other=-1.5)
-    elif OP == "reshape":
-        r = tl.reshape(tl.reshape(x, (N * N,)), (N, N))
+def {name}(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr):
+    p = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    x, y, z = tl.load(x_ptr + p), tl.load(y_ptr + p), tl.load(z_ptr + p)
+{body}
     tl.store(out_ptr + p, r)
-
-
-def alternating(x, other):
-    return torch.where(
-        torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 2 == 0, x, torch.tensor(other).bfloat16()
-    )
-
-
+"""
+ELEMENTWISE = """
+add  x + y
+    r = x + y
+sub  x - y
+    r = x - y
+mul  x * y
+    r = x * y
+neg  -x
+    r = -x
+abs_  x.abs()
+    r = tl.abs(x)
+minimum  torch.minimum(x, y)
+    r = tl.minimum(x, y)
+maximum  torch.maximum(x, y)
+    r = tl.maximum(x, y)
+clamp  x.clamp(-y.abs(), y.abs())
+    r = tl.clamp(x, -tl.abs(y), tl.abs(y))
+fma  (x.double() * y.double() + z.double()).bfloat16()
+    r = tl.fma(x, y, z)
+where  torch.where(x < y, x, z)
+    r = tl.where(x < y, x, z)
+constant  x * 2.5 + 1
+    r = x * 2.5 + 1
+transposed  x.T
+    r = tl.trans(x)
+cumsum  stepwise(x, 1, torch.add)
+    r = tl.cumsum(x, 1)
+cumsum_reversed  stepwise(x.flip(1), 1, torch.add).flip(1)
+    r = tl.cumsum(x, 1, reverse=True)
+cumprod  stepwise(x, 0, torch.mul)
+    r = tl.cumprod(x, 0)
+sort  x.sort(1).values
+    r = tl.sort(x)
+full  torch.full_like(x, 1.7)
+    r = tl.full((N, N), 1.7, tl.bfloat16) + tl.zeros((N, N), tl.bfloat16)
+bitcast  x
+    r = x.to(tl.int16, bitcast=True).to(tl.bfloat16, bitcast=True)
+other  torch.where(torch.arange(N * N).reshape(N, N) % 2 == 0, x, torch.tensor(-1.5).bfloat16())
+    r = tl.load(x_ptr + p, mask=p % 2 == 0, other=-1.5)
+reshape  x
+    r = tl.reshape(tl.reshape(x, (N * N,)), (N, N))
+"""
+# What leaves bfloat16.
+WIDE = """
+div  x.float() / y.float()
+    r = x / y
+rem  torch.fmod(x.float(), y.float())
+    r = x % y
+less  (x < y).float()
+    r = (x < y).to(tl.float32)
+equal  (x == y).float() + (x != y).float() * 2
+    r = (x == y).to(tl.float32) + (x != y).to(tl.bfloat16) * 2
+both  ((x >= y) & (x > 0)).float()
+    r = ((x >= y) & (x > 0)).to(tl.float32)
+float_  x.float()
+    r = x.to(tl.float32)
+half  x.half().float()
+    r = x.to(tl.float16).to(tl.float32)
+mixed  x.float() * y.float()
+    r = x * y.to(tl.float32)
+"""
+DOTS = """
+dot  x.double() @ y.double().T
+    r = tl.dot(x, tl.trans(y))
+dot_onto_acc  x.double() @ y.double() + 3
+    r = tl.dot(x, y, tl.full((N, N), 3.0, tl.float32), input_precision="ieee")
+dot_of_three  (x.double().reshape(2, -1, N) @ torch.stack((y, y), -1).reshape(2, N, N).double()).reshape(N, N)
+    r = tl.dot(tl.reshape(x, (2, N // 2, N)), tl.reshape(tl.join(y, y), (2, N, N)))
+    r = tl.reshape(r, (N, N))
+"""
+# Of rows.
+ALONG = FRAME.replace("tl.store(out_ptr + p, r)", "tl.store(out_ptr + tl.arange(0, N), r)")
+EXTREMES = """
+max_  x.amax(1)
+    r = tl.max(x, 1)
+min_  x.amin(1)
+    r = tl.min(x, 1)
+argmax  x.amax(1)
+    r = tl.argmax(x, 1)
+argmin  x.amin(1)
+    r = tl.argmin(x, 1)
+max_of_both  x.amax(1)
+    r, _ = tl.max(x, 1, return_indices=True)
+"""
+SUMS = """
+sum_  pairwise(x)
+    r = tl.sum(x, 1)
+sum_kept  pairwise(x)
+    r = tl.reshape(tl.sum(x, 1, keep_dims=True), (N,))
+sum_of_all  pairwise(x.reshape(1, -1)).expand(N).clone()
+    r = tl.sum(x) + tl.zeros((N,), tl.bfloat16)
+"""
+SUM_WIDE = """
+sum_wide  x.float().sum(1)
+    r = tl.sum(x, 1, dtype=tl.float32)
+"""
 ROUNDS_SCANS = "bfloat16" not in inspect.getsource(tl.standard.cumsum.fn)
 
 
@@ -132,171 +163,54 @@ def stepwise(x, dim, combine):
     return torch.stack(steps, dim).bfloat16()
 
 
-EXPECTED = {
-    "add": lambda x, y, z: x + y,
-    "sub": lambda x, y, z: x - y,
-    "mul": lambda x, y, z: x * y,
-    "neg": lambda x, y, z: -x,
-    "abs": lambda x, y, z: x.abs(),
-    "minimum": lambda x, y, z: torch.minimum(x, y),
-    "maximum": lambda x, y, z: torch.maximum(x, y),
-    "clamp": lambda x, y, z: x.clamp(-y.abs(), y.abs()),
-    "fma": lambda x, y, z: (x.double() * y.double() + z.double()).bfloat16(),
-    "where": lambda x, y, z: torch.where(x < y, x, z),
-    "constant": lambda x, y, z: x * 2.5 + 1,
-    "transposed": lambda x, y, z: x.T,
-    "cumsum": lambda x, y, z: stepwise(x, 1, torch.add),
-    "cumsum reversed": lambda x, y, z: stepwise(x.flip(1), 1, torch.add).flip(1),
-    "cumprod": lambda x, y, z: stepwise(x, 0, torch.mul),
-    "sort": lambda x, y, z: x.sort(1).values,
-    "full": lambda x, y, z: torch.full_like(x, 1.7),
-    "bitcast": lambda x, y, z: x,
-    "other": lambda x, y, z: alternating(x, -1.5),
-    "reshape": lambda x, y, z: x,
-}
-
-
-@pytest.mark.parametrize("op", EXPECTED)
-def test_an_elementwise_operation_gives_what_torch_gives(op, operands):
-    assert same(launch(elementwise, *operands, OP=op), EXPECTED[op](*operands).contiguous())
-
-
-@triton.jit
-def wide(x_ptr, y_ptr, out_ptr, N: tl.constexpr, OP: tl.constexpr):
-    p = square(N)
-    x = tl.load(x_ptr + p)
-    y = tl.load(y_ptr + p)
-    if OP == "div":
-        r = x / y
-    elif OP == "rem":
-        r = x % y
-    elif OP == "less":
-        r = (x < y).to(tl.float32)
-    elif OP == "equal":
-        r = (x == y).to(tl.float32) + (x != y).to(tl.bfloat16) * 2
-    elif OP == "both":
-        r = ((x >= y) & (x > 0)).to(tl.float32)
-    elif OP == "float":
-        r = x.to(tl.float32)
-    elif OP == "half":
-        r = x.to(tl.float16).to(tl.float32)
-    elif OP == "mixed":
-        r = x * y.to(tl.float32)
-    elif OP == "exp":
-        r = tl.exp(x.to(tl.float32))
-    elif OP == "dot":
-        r = tl.dot(x, tl.trans(y))
-    elif OP == "dot onto acc":
-        r = tl.dot(x, y, tl.full((N, N), 3.0, tl.float32), input_precision="ieee")
-    elif OP == "dot of three":
-        r = tl.reshape(
-            tl.dot(tl.reshape(x, (2, N // 2, N)), tl.reshape(tl.join(y, y), (2, N, N))), (N, N)
-        )
-    tl.store(out_ptr + p, r)
-
-
-WIDE = {
-    "div": lambda x, y: x.float() / y.float(),
-    "rem": lambda x, y: torch.fmod(x.float(), y.float()),
-    "less": lambda x, y: (x < y).float(),
-    "equal": lambda x, y: (x == y).float() + (x != y).float() * 2,
-    "both": lambda x, y: ((x >= y) & (x > 0)).float(),
-    "float": lambda x, y: x.float(),
-    "half": lambda x, y: x.half().float(),
-    "mixed": lambda x, y: x.float() * y.float(),
-}
-
-
-@pytest.mark.parametrize("op", WIDE)
-def test_an_operation_that_leaves_bfloat16_gives_what_torch_gives(op, operands):
-    assert same(launch(wide, *operands[:2], OP=op, dtype=torch.float32), WIDE[op](*operands[:2]))
-
-
-def test_a_dot_of_bfloat16_is_the_float32_product(operands):
-    x, y, _ = (operand.double() for operand in operands)
-    for op, expected in ("dot", x @ y.T), ("dot onto acc", x @ y + 3):
-        found = launch(wide, *operands[:2], OP=op, dtype=torch.float32)
-        assert (found.double() - expected).abs().max() < 1e-5
-
-
-def test_a_batched_dot_is_the_float32_product(operands):
-    x, y, _ = operands
-    found = launch(wide, x, y, OP="dot of three", dtype=torch.float32)
-    pair = torch.stack((y, y), -1).reshape(2, SIZE, SIZE).double()
-    assert (
-        found.double() - (x.double().reshape(2, -1, SIZE) @ pair).reshape(SIZE, SIZE)
-    ).abs().max() < 1e-5
-
-
-@triton.jit
-def rowwise(x_ptr, y_ptr, out_ptr, N: tl.constexpr, OP: tl.constexpr):
-    x = tl.load(x_ptr + square(N))
-    if OP == "sum":
-        r = tl.sum(x, 1)
-    elif OP == "sum kept":
-        r = tl.reshape(tl.sum(x, 1, keep_dims=True), (N,))
-    elif OP == "sum wide":
-        r = tl.sum(x, 1, dtype=tl.float32)
-    elif OP == "sum of all":
-        r = tl.sum(x) + tl.zeros((N,), tl.bfloat16)
-    elif OP == "max":
-        r = tl.max(x, 1)
-    elif OP == "min":
-        r = tl.min(x, 1)
-    elif OP == "argmax":
-        r = tl.argmax(x, 1)
-    elif OP == "argmin":
-        r = tl.argmin(x, 1)
-    elif OP == "max of both":
-        r, _ = tl.max(x, 1, return_indices=True)
-    tl.store(out_ptr + tl.arange(0, N), r)
-
-
-ROWWISE = {
-    "max": lambda x: x.amax(1),
-    "min": lambda x: x.amin(1),
-    "argmax": lambda x: x.argmax(1).bfloat16(),
-    "argmin": lambda x: x.argmin(1).bfloat16(),
-    "max of both": lambda x: x.amax(1),
-}
-
-
-@pytest.mark.parametrize("op", ROWWISE)
-@pytest.mark.parametrize("shift", [0.0, -9.0])
-def test_an_extreme_and_its_place_are_exact(op, shift, operands):
-    x = operands[0] + shift
-    expected = ROWWISE[op](x) if not op.startswith("arg") else None
-    found = launch(rowwise, x, x, shape=(SIZE,), OP=op)
-    if expected is None:
-        expected = x.amax(1) if op == "argmax" else x.amin(1)
-        found = x.gather(1, found.long()[:, None])[:, 0]
-    assert same(found, expected)
-
-
-@pytest.mark.parametrize("op", ["sum", "sum kept"])
-def test_a_sum_is_within_its_trees_roundings(op, operands):
-    x = operands[0]
-    found = launch(rowwise, x, x, shape=(SIZE,), OP=op)
-    assert within_roundings(found, x.double().sum(1), count=3)
-    assert same(found, pairwise(x))
-
-
 def pairwise(x):
     while x.shape[1] > 1:
         x = x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :]
     return x[:, 0]
 
 
-def test_a_sum_that_is_asked_for_in_float32_does_not_round(operands):
-    x = operands[0]
-    found = launch(rowwise, x, x, shape=(SIZE,), OP="sum wide", dtype=torch.float32)
-    assert torch.allclose(found, x.float().sum(1), atol=1e-5)
+def each_of(table, frame=FRAME):
+    """A test of every kernel of a table, with what it should give."""
+    kernels = kernels_of(table, frame, stepwise=stepwise, pairwise=pairwise, N=SIZE)
+    names = [kernel.__name__ for kernel in kernels]
+    return pytest.mark.parametrize(("kernel", "due"), kernels.items(), ids=names)
 
 
-def test_a_sum_over_every_axis_is_one_number(operands):
-    x = operands[0]
-    found = launch(rowwise, x, x, shape=(SIZE,), OP="sum of all")
-    assert same(found, pairwise(x.reshape(1, -1)).expand(SIZE).clone())
+@each_of(ELEMENTWISE)
+def test_an_elementwise_operation_gives_what_torch_gives(kernel, due, operands):
+    assert same(launch(kernel, *operands), due(*operands).contiguous())
+
+
+@each_of(WIDE)
+def test_an_operation_that_leaves_bfloat16_gives_what_torch_gives(kernel, due, operands):
+    assert same(launch(kernel, *operands, dtype=torch.float32), due(*operands))
+
+
+@each_of(DOTS)
+def test_a_dot_of_bfloat16_is_the_float32_product(kernel, due, operands):
+    found = launch(kernel, *operands, dtype=torch.float32)
+    assert (found.double() - due(*operands)).abs().max() < 1e-5
+
+
+@each_of(EXTREMES, ALONG)
+@pytest.mark.parametrize("shift", [0.0, -9.0])
+def test_an_extreme_and_its_place_are_exact(kernel, due, shift, operands):
+    x = operands[0] + shift
+    found = launch(kernel, x, x, x, shape=(SIZE,))
+    if kernel.__name__.startswith("arg"):
+        found = x.gather(1, found.long()[:, None])[:, 0]
+    assert same(found, due(x, x, x))
+
+
+@each_of(SUMS, ALONG)
+def test_a_sum_rounds_as_its_tree_does(kernel, due, operands):
+    assert same(launch(kernel, *operands, shape=(SIZE,)), due(*operands))
+
+
+@each_of(SUM_WIDE, ALONG)
+def test_a_sum_that_is_asked_for_in_float32_does_not_round(kernel, due, operands):
+    found = launch(kernel, *operands, shape=(SIZE,), dtype=torch.float32)
+    assert torch.allclose(found, due(*operands), atol=1e-5)
 
 
 @triton.jit
@@ -344,10 +258,11 @@ def test_a_double_is_rounded_once():
 
 
 def test_every_bfloat16_becomes_its_float32_and_comes_back():
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
-    for part in x.reshape(-1, 4096)[[7, 8]]:
-        assert same(cast_to(part, torch.float32), part.float())
-        assert same(cast_to(cast_to(part, torch.float32), torch.bfloat16), part)
+    bits = torch.arange(-(2**15), 2**15, 1 if NIGHT else 32, dtype=torch.int32)
+    x = bits.to(torch.int16).view(torch.bfloat16)
+    wide = cast_to(x, torch.float32)
+    assert same(wide, x.float())
+    assert same(cast_to(wide, torch.bfloat16), x)
 
 
 @triton.jit
@@ -384,6 +299,7 @@ def in_another_process(code):
     ).stdout.strip()
 
 
+@pytest.mark.nightly  # another process
 def test_the_self_test_finds_the_shipped_interpreter_wrong():
     wrong = in_another_process(
         "from tests.runtime.interpreter.bfloat16_probe import wrong_operations; print(wrong_operations())"

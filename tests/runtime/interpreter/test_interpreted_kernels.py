@@ -54,6 +54,7 @@ def in_a_process(how: str) -> tuple[str, int, int]:
     return done.stdout, *map(int, done.stderr.split()[-2:])
 
 
+@pytest.mark.nightly  # two other processes
 def test_keeping_the_language_patched_and_types_gives_the_same_bits_with_fewer_swaps_and_types():
     kept, swaps, types = in_a_process("keep")
     left, more_swaps, more_types = in_a_process("leave")

@@ -1,6 +1,5 @@
 """Plans: operations that are repeated give the bits that they give when each is worked out by itself."""
 
-import numpy as np
 import pytest
 import torch
 import triton
@@ -126,14 +125,6 @@ def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_
     assert results == [3, 3, 3, 3]
 
 
-def test_what_is_passed_to_the_builder_by_name_is_worked_out_each_time():
-    call, runs = plans_of(
-        lambda x, builder: tl.tensor(builder.create_add(lhs=x.handle, rhs=x.handle), tl.int32)
-    )
-    assert [call(tensor_of(value)).handle.data.item() for value in range(4)] == [0, 2, 4, 6]
-    assert len(runs) == 4
-
-
 def test_a_plan_that_one_value_made_twice_is_right_for_two():
     call, _ = plans_of(
         lambda x, y, builder: tl.tensor(builder.create_sub(x.handle, y.handle), tl.int32)
@@ -142,40 +133,6 @@ def test_a_plan_that_one_value_made_twice_is_right_for_two():
     two.shape = one.shape  # as where types are kept
     pairs = [(one, one), (one, one), (one, two), (two, one), (one, two), (one, one), (two, one)]
     assert [call(*pair).handle.data.item() for pair in pairs] == [0, 0, -2, 2, -2, 0, 2]
-
-
-def test_an_operand_that_is_returned_is_the_operand_and_a_constant_is_made_anew():
-    call, _ = plans_of(lambda x, builder: x)
-    operands = [tensor_of(value) for value in range(3)]
-    for each in operands:
-        assert call(each) is each
-    call, runs = plans_of(lambda builder: tl.tensor(builder.get_int32(5), tl.int32))
-    made = [call() for _ in range(4)]
-    assert len(runs) == 1
-    assert (
-        len({id(each.handle) for each in made})
-        == len({id(each.handle.data) for each in made})
-        == 4
-    )
-
-
-def test_an_error_leaves_the_builder_as_it_was():
-    def fails(x, _semantic):
-        raise ValueError("no")
-
-    semantic = Semantic()
-    made = Plans(semantic)
-    made.is_used = True
-    for _ in range(3):
-        with pytest.raises(ValueError, match="no"):
-            made.planned(fails)(tensor_of(1))
-    assert semantic.builder is shipped.interpreter_builder
-
-
-def test_a_handle_that_is_too_narrow_for_its_data_is_refused_as_before():
-    with pytest.raises(ValueError, match="exceeds dtype primitive_bitwidth"):
-        shipped.TensorHandle(np.zeros(2), tl.float32)
-    assert shipped.TensorHandle(np.zeros(2), tl.float64).attr == {}
 
 
 @triton.jit

@@ -1,10 +1,8 @@
 """Operands in the interpreter: what counts a loop, what is compared to make a mask, and what differs in type."""
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import interpreter as shipped
 
 from gradprobe.frontends.triton import interpreter
 
@@ -24,12 +22,6 @@ def test_a_loaded_scalar_ends_a_loop_and_a_compared_one_is_part_of_a_mask():
     assert out.tolist() == [10, 10, 10, -1]
     sum_up_to[(1,)](torch.tensor([6]), out, 0, SIZE=4)
     assert out.tolist() == [10, 10, 10, -1]
-
-
-def test_a_compared_scalar_is_spread_as_bools_whatever_type_its_operands_have():
-    compared = shipped.TensorHandle(np.array([True]), tl.int64)
-    spread = shipped.InterpreterBuilder().create_splat(tl.block_type(tl.int1, [4]), compared)
-    assert (spread.data.tolist(), spread.data.dtype) == ([True] * 4, bool)
 
 
 @triton.jit

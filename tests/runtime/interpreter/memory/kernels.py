@@ -52,13 +52,6 @@ def store_and_add(out_ptr, value, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def add_then_store(out_ptr):
-    # one program after another adds; each then stores where it has added
-    tl.atomic_add(out_ptr, 1.0)
-    tl.store(out_ptr, 20.0 + 2.0 * tl.program_id(0))
-
-
-@triton.jit
 def add_all(out_ptr, N: tl.constexpr):
     tl.atomic_add(out_ptr + tl.arange(0, N), 1.0)
 
@@ -106,7 +99,7 @@ def load_through_two(x_ptr, out_ptr, shift, N: tl.constexpr):
     tl.store(out_ptr + offs, inner_load(x_ptr, offs))
     tl.store(
         out_ptr + offs,
-        middle_load(x_ptr, offs, shift),
+        middle_load(x_ptr, offs, shift),  # a line of its own
     )
 
 
@@ -127,17 +120,9 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
         )
     elif HOW == "integers":
         p = (a.to(tl.int64) + 0).to(tl.pointer_type(tl.float32))
-    elif HOW == "property":
-        p = tl.reshape(tl.reshape(a, [8, N // 8]).T, [N])
     else:
         tl.static_assert(False, HOW)
     tl.store(out_ptr + offs, tl.load(p))
-
-
-@triton.jit
-def load_bytes(x_ptr, out_ptr, shift, N: tl.constexpr):
-    offs = tl.arange(0, N)
-    tl.store(out_ptr + offs, tl.load(x_ptr.to(tl.pointer_type(tl.int8)) + offs + shift))
 
 
 @triton.jit
@@ -199,9 +184,3 @@ def copy_by_address(addresses_ptr, out_ptr, N: tl.constexpr):
     # a pointer that no argument has given
     p = tl.load(addresses_ptr).to(tl.pointer_type(tl.float32))
     tl.store(out_ptr + tl.arange(0, N), tl.load(p + tl.arange(0, N)))
-
-
-@triton.jit
-def count_seen(mask_ptr, out_ptr, N: tl.constexpr):
-    seen = tl.load(mask_ptr + tl.arange(0, N))
-    tl.store(out_ptr, tl.sum(seen.to(tl.int32), 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +19,39 @@ from gradprobe.targets.find import find_target
 from tests.planted.planting import KERNELS, Edit, edited
 
 
-def watched(
+def findings(
     launch: Callable[[], Any],
-    tensors: Mapping[str, Tensor],
     unwritten: UnwrittenElements | None = None,
-) -> Memory:
-    """What is seen of some launches, none of which may trouble the watcher."""
+    **tensors: Tensor,
+) -> tuple[MemoryFinding, ...]:
+    """What is found of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:
         launch()
     assert not memory.failures
-    return memory
+    return memory.findings
 
 
-def the_finding(memory: Memory) -> MemoryFinding:
-    (finding,) = memory.findings
-    return finding
+def finding(
+    launch: Callable[[], Any], unwritten: UnwrittenElements | None = None, **tensors: Tensor
+) -> MemoryFinding:
+    (one,) = findings(launch, unwritten, **tensors)
+    return one
 
 
-def says(finding: MemoryFinding, *words: str) -> bool:
+def says(one: MemoryFinding, *words: str) -> bool:
     """Whether all these words are in its sentence."""
-    return all(word in finding.sentence for word in words)
+    return all(word in one.sentence for word in words)
 
 
 def run_watched(
-    target: str, case: Case, assigned: tuple[tuple[str, str], ...] = ()
+    target: str,
+    case: Case,
+    assigned: tuple[tuple[str, str], ...] = (),
+    unwritten: UnwrittenElements | None = None,
 ) -> tuple[Memory, Outcome]:
     """A target under one layout, as a check runs it."""
     inputs = place(draw(case), assigned)
-    with watched_memory(inputs.tensors) as memory:
+    with watched_memory(inputs.tensors, unwritten) as memory:
         outcome = run_target(find_target(target), case, inputs)
     assert not memory.failures
     return memory, outcome
@@ -57,10 +62,10 @@ def run_planted(
     edits: Sequence[Edit],
     case: Case,
     assigned: tuple[tuple[str, str], ...] = (),
-    file: str = "lazy.py",
-) -> tuple[Memory, list[str]]:
-    """One of the tool's own targets with faults in its kernels, and the lines of the file that ran."""
+    unwritten: UnwrittenElements | None = None,
+) -> tuple[tuple[MemoryFinding, ...], list[str]]:
+    """What is found of lazy with faults in its kernels, and the lines of the file that ran."""
     copy = folder / "planted.py"
-    copy.write_text(edited((KERNELS / file).read_text(), tuple(edits)))
-    memory, _ = run_watched(f"{copy}:{file.removesuffix('.py')}_intermediates", case, assigned)
-    return memory, copy.read_text().splitlines()
+    copy.write_text(edited((KERNELS / "lazy.py").read_text(), tuple(edits)))
+    memory, _ = run_watched(f"{copy}:lazy_intermediates", case, assigned, unwritten)
+    return memory.findings, copy.read_text().splitlines()
