@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.sampling import sampled
+from tests.versions import ROOT, SUITE
 
-ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "gradprobe"
 
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
@@ -171,3 +171,14 @@ def test_a_target_without_triton_imports_none_for_the_gpu_that_is_stood_in():
     code += "assert 'torch' in sys.modules and 'triton' not in sys.modules"
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_every_test_that_runs_with_each_release_exists():
+    for place in (place for tests in SUITE.values() for place in tests):
+        file, _, name = place.partition("::")
+        functions = {
+            node.name
+            for node in ast.parse(Path(ROOT, file).read_text()).body
+            if isinstance(node, ast.FunctionDef)
+        }
+        assert not name or name in functions, place

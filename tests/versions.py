@@ -39,7 +39,7 @@ ROWS = {
 SUITE = {
     "check": (
         "tests/cli/test_cli_console.py::test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded",
-        "tests/runtime/interpreter/test_scalars.py",
+        "tests/runtime/interpreter/test_features.py",
         "tests/runtime/interpreter/test_plans.py",
         "tests/cli/test_cli_init.py::test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said",
     ),

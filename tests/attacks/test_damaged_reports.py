@@ -33,21 +33,16 @@ def refused(words, *, says):
 # The text of what is no report, of the text of one, and what is said of it.
 TEXTS = {
     "empty": (lambda _: "", "no JSON: Expecting value: line 1 column 1"),
-    "one sign": (lambda text: text[:1], "no JSON"),
     "half": (lambda text: text[: len(text) // 2], "no JSON"),
-    "all but the end": (lambda text: text[:-3], "no JSON"),
     "twice": (lambda text: text * 2, "no JSON: Extra data"),
     "a list": (lambda text: f"[{text}]", "got a JSON list"),
     "a word": (lambda _: '"report"', "got a JSON str"),
-    "a number": (lambda _: "3", "got a JSON int"),
     "null": (lambda _: "null", "got a JSON NoneType"),
     "an empty object": (lambda _: "{}", "got None"),
-    "no text": (lambda _: "no report\n", "no JSON"),
     "deep lists": (lambda _: "[" * 100_000, "no JSON"),
     "deep objects": (lambda text: text.replace("{", '{"x":' * 50_000 + "{", 1), "no JSON"),
     "many digits": (lambda text: text.replace("1,", "1" * 5000 + ",", 1), "no JSON"),
     "NaN": (lambda text: text.replace('"seconds": {', '"seconds": {"x": NaN, ', 1), "NaN is no number of JSON"),
-    "Infinity": (lambda text: text.replace('"seconds": {', '"seconds": {"x": -Infinity, ', 1), "-Infinity is no"),
 }  # fmt: skip
 
 

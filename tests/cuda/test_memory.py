@@ -1,4 +1,4 @@
-"""What kernels did to memory on the CPU: each fault with its array, element, lines, threads and blocks; no other."""
+"""What kernels did to memory on the CPU, and lanes exchanged: each fault with its lines, and no other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gradprobe.frontends import Launches
+from gradprobe.frontends.cuda.watch import EQUAL
 from gradprobe.inputs.memory import UnwrittenElements
 from gradprobe.model.failures import KernelStopped, TargetFailure
-from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN
+from gradprobe.model.memory_finding import OUTSIDE, RACE, SHUFFLE, UNWRITTEN
 from tests.cuda.written import Watch, at, clean, findings, loaded, watched
 
 SOURCE = r"""
@@ -151,6 +152,51 @@ __global__ void reduce_by_warps(float* out, const float* in) {
         for (int by = 16; by; by >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, by);
         if (threadIdx.x == 0) out[blockIdx.x] = sum;
     }
+}
+__global__ void down(float* out, unsigned mask, int by, int width) {
+    if (threadIdx.x < __popc(mask)) out[threadIdx.x] = __shfl_down_sync(mask, float(threadIdx.x), by, width);  // down
+}
+__global__ void up(float* out, unsigned mask, int by, int width) {
+    out[threadIdx.x] = __shfl_up_sync(mask, float(threadIdx.x), by, width);
+}
+__global__ void across(float* out, unsigned mask, int by, int width) {
+    out[threadIdx.x] = __shfl_xor_sync(mask, float(threadIdx.x), by, width);
+}
+__global__ void from(float* out, unsigned mask, int lane, int width) {
+    out[threadIdx.x] = __shfl_sync(mask, float(threadIdx.x), lane, width);
+}
+__global__ void left_out(float* out) {
+    if (threadIdx.x < 24) out[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, float(threadIdx.x), 1);  // left-out
+}
+__global__ void sum_of_rows(float* out, const float* in, int rows) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    float sum = in[row];
+    int is_any = __any_sync(0xffffffffu, in[row] > 0.0f), are_all = __all_sync(0xffffffffu, in[row] > 0.0f);
+    for (int by = 16; by; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);  // sum-of-rows
+    __syncwarp();
+    if (threadIdx.x == 0) out[0] = sum, out[1] = is_any, out[2] = are_all, out[3] = __ballot_sync(1u, 1);
+}
+__global__ void lanes(float* out, float by) {
+    __shared__ float largest[4];
+    float value = 7.0f;
+    for (int lanes = 16; lanes; lanes /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    largest[threadIdx.x / 32] = value + by * threadIdx.x;  // lanes
+    __syncthreads();
+    out[threadIdx.x] = largest[threadIdx.x / 32];
+}
+__global__ void everyone(float* out, int differs) {
+    __shared__ float bound;
+    bound = threadIdx.x == differs ? 2.0f : 1.0f;  // everyone
+    __syncthreads();
+    out[threadIdx.x] = bound;
+}
+__global__ void signs(float* out) {
+    if (threadIdx.x < 2) out[0] = threadIdx.x ? -0.0f : 0.0f;  // signs
+}
+__global__ void blocks(int* length) { length[0] = 40; }  // blocks
+__global__ void fours(float4* out, int differs) {
+    out[0] = make_float4(1.0f, 2.0f, threadIdx.x == differs ? 4.0f : 3.0f, 0.0f);  // fours
 }
 """
 
@@ -427,3 +473,107 @@ def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(
         stopped.value
     )
     clean(module, kernel, 1, 1, 0, torch.zeros(4), torch.zeros(4, dtype=dtypes[1]))
+
+
+WHOLE = 0xFFFFFFFF
+
+
+def shuffle(module, kernel, threads, *arguments):
+    found = one(module, kernel, 1, threads, 0, *arguments)
+    assert found.kind == SHUFFLE
+    return found
+
+
+def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
+    out = torch.zeros(24)
+    found = shuffle(module, "down", 24, out, (1 << 24) - 1, 16, 32)
+    assert found.where == "lanes 8-23 read lanes outside the mask 0x00ffffff"
+    assert at(found.now, module, "down")
+    assert (found.now.thread, found.now.block, found.before) == ((8, 0, 0), (0, 0, 0), None)
+    assert out[:8].tolist() == [*range(16, 24)]
+    assert out[8:16].isinf().all()
+    assert out[16:].tolist() == [*range(16, 24)]  # beyond the warp a lane keeps its own
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads", "by", "width"),
+    [("down", 32, 16, 32), ("down", 32, 5, 8), ("up", 24, 3, 32), ("across", 32, 31, 32), ("across", 32, 8, 8),
+     ("from", 24, 23, 32), ("from", 24, 9, 8), ("down", 16, 8, 16), ("across", 48, 15, 32)],
+)  # fmt: skip
+def test_reads_of_lanes_that_are_there_and_of_none_are_right(module, kernel, threads, by, width):
+    mask = WHOLE if kernel != "down" else (1 << threads) - 1
+    clean(module, kernel, 1, threads, 0, torch.zeros(threads), mask, by, width)
+
+
+def test_each_kind_of_shuffle_is_judged(module):
+    assert (
+        "lanes 0-19 read lane 25, where no thread runs"
+        in shuffle(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
+    )
+    assert (
+        "lane 8 calls" in shuffle(module, "up", 32, torch.zeros(32), WHOLE ^ 1 << 8, 0, 32).where
+    )
+
+
+def test_a_mask_that_leaves_out_who_calls(module):
+    out = torch.zeros(32)
+    found = shuffle(module, "left_out", 32, out)
+    assert found.where == "lanes 16-23 call with the mask 0x0000ffff, which leaves out who calls"
+    assert at(found.now, module, "left-out")
+    assert out[:16].tolist() == [lane ^ 1 for lane in range(16)]
+
+
+def test_threads_that_have_ended_hold_up_no_warp(module):
+    out, values = torch.zeros(4), torch.arange(-1.0, 31)
+    found = shuffle(module, "sum_of_rows", 32, out, values, 20)
+    assert "where no thread runs" in found.where
+    assert at(found.now, module, "sum-of-rows")
+    assert out[1:].tolist() == [1, 0, 1]
+    clean(module, "sum_of_rows", 1, 32, 0, out, values, 32)
+    assert out.tolist() == [values.sum(), 1, 0, 1]
+
+
+def launch(module, kernel, grid, block, *arguments):
+    with watched(Watch()) as watch:
+        module[kernel](grid, block, 0, *arguments)
+    return watch
+
+
+def test_lanes_of_one_warp_that_store_one_value_are_right(module):
+    watch = launch(module, "lanes", 1, 96, torch.zeros(96), 0.0)
+    assert (watch.findings, watch.equal_stores) == ([], [])
+
+
+def test_lanes_of_one_warp_that_store_several_values_race(module):
+    (race,) = launch(module, "lanes", 1, 96, torch.zeros(96), 1.0).findings
+    assert race.kind == RACE
+    assert at(race.now, module, "lanes")
+    assert race.now.thread[0] // 32 == race.before.thread[0] // 32
+
+
+def test_one_value_stored_by_several_warps_is_told_and_no_fault(module):
+    watch = launch(module, "everyone", 1, 64, torch.zeros(64), -1)
+    (stores,) = watch.equal_stores
+    assert watch.findings == []
+    assert (stores.kind, stores.array, stores.is_shared) == (EQUAL, "bound", True)
+    assert at(stores.now, module, "everyone")
+    assert "store the same value to shared bound at my.cu:" in stores.sentence
+
+
+@pytest.mark.parametrize("differs", [0, 31, 32, 63])
+def test_one_other_value_among_them_is_a_race(module, differs):
+    (race,) = findings(module, "everyone", 1, 64, 0, torch.zeros(64), differs)
+    assert (race.kind, race.array) == (RACE, "bound")
+    assert differs in (race.now.thread[0], race.before.thread[0] + 1, race.before.thread[0])
+
+
+def test_values_are_compared_by_their_bits(module):
+    assert [race.kind for race in findings(module, "signs", 1, 32, 0, torch.ones(1))] == [RACE]
+
+
+@pytest.mark.parametrize(("differs", "kinds"), [(-1, []), (3, [RACE])])
+def test_each_element_of_a_wide_store_is_compared(module, differs, kinds):
+    out = torch.zeros(4)
+    found = findings(module, "fours", 1, 32, 0, out, differs)
+    assert [race.kind for race in found] == kinds
+    assert [race.where for race in found] == ["[2]"] * len(kinds)

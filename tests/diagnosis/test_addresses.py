@@ -1,7 +1,5 @@
 """Which elements CUDA kernels on the CPU touch: nothing is said of right ones, and the line of wrong ones."""
 
-import importlib
-
 import pytest
 
 from gradprobe.diagnosis.addresses import misread, visited_run
@@ -54,16 +52,6 @@ def test_a_right_kernel_is_accused_of_nothing(of, layout, options):
     run = visited(of, layout, options)
     assert len(run.launches) == 4
     assert misread(run, RESULTS) == []
-
-
-def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_nothing(monkeypatch):
-    # The name of the module is that of a function in its package.
-    launch = importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch")
-    monkeypatch.setattr(launch, "MOST_RECORDS", 1 << 13)
-    (preprocess,) = visited("flash-cuda", "distinct", {}).launches
-    assert preprocess.kernel == "flash_preprocess"
-    assert preprocess.launch.one_of > 1
-    assert preprocess.places
 
 
 DQ, DKDV, LAZY_DQ, LAZY_DKDV = "flash_dq", "flash_dkdv", "lazy_dq", "lazy_dkdv"

@@ -10,7 +10,6 @@ import torch
 from gradprobe.diagnosis.behaviour import FurtherRuns, multiplies_coarser
 from gradprobe.diagnosis.causes import failing_layouts
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.saved import SavedInputs
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.arithmetic import Dots
 from gradprobe.targets.find import find_target
@@ -84,21 +83,6 @@ def test_a_factor_that_another_draw_does_not_have_is_no_cause():
     assert report.verdict == "mismatch"
     assert not any(one.fault == "factor/dQ" for one in report.diagnoses)
     assert not any("by a fault of gradprobe" in words for words in report.known)
-
-
-def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order():
-    case, seen = softmax_case(**SMALL_DRAWN, inputs="real.pt"), []
-
-    def watched(q, k, v, do, *, scale):
-        seen.append(q.clone())
-        return doubled(q, k, v, do, scale=scale)
-
-    report = probe(
-        case, target_of(watched), saved=SavedInputs(draw(softmax_case(**SMALL_DRAWN)), {}, {})
-    )
-    assert (report.diagnoses[0].fault, report.diagnoses[0].explained) == ("factor/dQ", 1.0)
-    others = [q for q in seen if not torch.equal(q, FIRST)]
-    assert [torch.equal(q.sort(2).values, FIRST.sort(2).values) for q in others].count(True) == 1
 
 
 def test_a_target_that_takes_no_other_values_has_a_cause_that_says_so():

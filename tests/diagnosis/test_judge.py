@@ -151,16 +151,6 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
     assert (came.failure, came.matches) == (failure, not failure)
 
 
-def test_other_head_dims_and_strides_are_tried_as_far_as_they_are_taken_and_compiled_once():
-    trials = []
-    right = judged(9, "X, x", "X, x * 1", run=trials).right
-    assert {"head dim 64", "head dim 40", "head dim 128", "head dim 16"} <= set(right)
-    assert {"other strides", "other strides, causal the other way"} <= set(right)
-    assert [trial.is_lowered for trial in trials] == [True] + [False] * (len(trials) - 1)
-    few = judged(9, "X, x", "X, x * 1", dims=(32,)).right
-    assert not [each for each in few if "head dim" in each]
-
-
 @pytest.mark.parametrize(
     ("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])]
 )

@@ -1,14 +1,10 @@
-"""A case with too many scores for hypotheses is explained on a smaller one, where one fails in the same way."""
-
-from dataclasses import replace
+"""Where causes are sought: in every failing layout, and in a smaller case where there are too many scores."""
 
 from gradprobe.diagnosis.smaller import MOST_SCORES, smaller_failing
-from gradprobe.inputs.draw import draw
-from gradprobe.inputs.saved import SavedInputs, with_inputs
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import GRADIENTS, backward_with
-from tests.faults.plain import Planted, softmax_target
+from tests.faults.plain import Planted
 from tests.probe import probe
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
@@ -49,12 +45,32 @@ def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_p
 DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
 
 
-def test_of_values_of_a_file_a_smaller_case_is_drawn():
-    drawn = softmax_case(**LARGE, causal=True)
-    saved = SavedInputs(draw(drawn), {}, {"causal": True})
-    options = with_inputs({}, saved, "values.pt", "softmax")
-    case = replace(softmax_case(**options), recover=False)
-    (cause, *_) = probe(case, softmax_target(DOUBLED), saved=saved).diagnoses
-    assert cause.fault == "factor/dK"
-    words = "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
-    assert words in cause.evidence[-1]
+EXPANDED = "do.stride(3) == 0"
+
+
+def told(folder, *lines):
+    case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, recover=False)
+    return probe(case, backward_with(folder, *lines))
+
+
+def causes(report):
+    first, *others = report.diagnoses
+    told = (first, *(other for other in others if other.also))
+    return [(one.fault, one.also) for one in told if one.is_named]
+
+
+def test_a_fault_that_shows_in_every_layout_is_told_once_and_hides_no_other(tmp_path):
+    report = told(tmp_path, "dv = dv * 2", f"dk = dk * (3 if {EXPANDED} else 1)")
+    assert causes(report) == [("factor/dV", False), ("factor/dK", True)]
+    first, second = (one.evidence for one in report.diagnoses[:2])
+    assert first[-1] == "layouts that show it: contiguous, do=expanded, distinct"
+    assert second[0].startswith("in do=expanded: explains 100%")
+    assert report.known == ()
+
+
+def test_what_no_hypothesis_fits_in_one_layout_hides_no_cause_in_another(tmp_path):
+    odd = f"dq = dq * (1 if {EXPANDED} else torch.linspace(1, 2, 40)[:, None])"
+    report = told(tmp_path, odd, f"dk *= 1 + ({EXPANDED})")
+    assert causes(report) == [("factor/dK", False)]
+    assert report.diagnoses[0].evidence[0].startswith("in do=expanded: ")
+    assert report.known[0].startswith("in contiguous, distinct no hypothesis fits: dQ: ")

@@ -50,13 +50,6 @@ def test_what_a_loop_leaves_out_is_one_cause_and_was_never_summed_and_lost_as_wh
     assert with_dataflow([LOST], told("dk += tl.dot(", "dk = tl.dot("))[0].fault == LOST.fault
 
 
-def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path):
-    never = Edit(FORWARD, "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")
-    nan = Edit(FORWARD, "tl.where(row_sum == 0.0, 1.0, row_sum)", "row_sum")
-    first = suspects(planted(tmp_path, never, nan)[1], RESULTS)[0]
-    assert (first.kind, first.name, first.site.kernel) == ("pairs", "O", FORWARD)
-
-
 def test_what_is_not_masked_is_told_in_a_backward_too_where_the_forward_is_wrong(tmp_path):
     masked, tau = "tl.where(valid, tl.maximum({}, 0.0), 0.0)", "tl.maximum({}, 0.0)"
     edits = [

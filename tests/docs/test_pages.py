@@ -1,11 +1,16 @@
-"""The pages as files: links that resolve, a navigation that holds every page, a README that stays short."""
+"""The pages as files: links that resolve, a navigation and a site that hold every page, a README that stays short."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+from lxml import html
 from markdown_it import MarkdownIt
 
+from gradprobe.render.alerts import RULES
 from tests.docs.examples import ROOT
 
 _DOCS = ROOT / "docs"
@@ -86,3 +91,17 @@ def test_what_was_found_is_shown_without_gradprobe(script):
     ]
     assert all(block == text for block in shown)
     assert f"found/{script.name}" in page
+
+
+@pytest.mark.nightly
+def test_every_rule_has_its_place_in_the_built_pages(tmp_path):
+    pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
+    command = [
+        sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir",
+        str(tmp_path),
+    ]  # fmt: skip
+    subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true"}, check=True
+    )
+    page = html.parse(tmp_path / "explain" / "index.html")
+    assert {rule.id.lower() for rule in RULES} <= {*page.xpath("//@id")}

@@ -6,27 +6,34 @@ One record a hypothesis, or two where it has a case of its own; the same in Trit
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
+from gradprobe.faults import fault_rows
+from tests.emulated import case_of, target_of
 from tests.faults.plain import (
     BACKWARD,
     EVERYTHING,
     GRADIENTS,
     KERNELS,
     Planted,
+    backward,
     keys_of,
     making,
     named,
     of_batch_0,
+    of_head_0,
     reading,
     remembering,
     rows_of,
     told,
     with_strides_of,
 )
+from tests.planted import planting
+from tests.probe import probe
 from tests.sampling import sampled
 
 LAZY, BOX, GROUPED = {"family": "lazy"}, {"exposed": GRADIENTS}, {"heads": 4, "kv_heads": 2}
@@ -63,12 +70,6 @@ def member_alone(kernel, name, tensor):
     return tensor * (torch.arange(4) % 2)[:, None, None] if name in ("dK", "dV") else tensor
 
 
-def uncapped(kernel, name, tensor):
-    if name == "slope":
-        return tensor * 0 + 1
-    return (tensor / 8.0).double().atanh().mul(8.0).float() if name == "S" else tensor
-
-
 def uniform(weights):
     return weights.where(weights.sum(-1, keepdim=True) > 0, weights.new_full((), 1 / 40))
 
@@ -90,41 +91,34 @@ def swapped(**places):
     )
 
 
-# What is to be named, what is planted, and where; what stands under NIGHTLY is told of other places at night.
+# What is to be named, what is planted, and where; tests/planted has the same of other kinds.
 EVERY_PUSH: list[tuple[str, Planted, dict[str, Any]]] = [
     ("stride/do-head", with_strides_of("do", "q", (1,), BACKWARD), DISTINCT | BOX),
     ("index/q-next-head", reading("q", lambda t: t.roll(-1, 1), BACKWARD), {"heads": 3}),
     ("mask/diagonal", seen(lambda t: t & (keys_of(t) < rows_of(t))), CAUSAL),
-    ("mask/align", seen(lambda t: (keys_of(t) <= rows_of(t)).expand_as(t)), CAUSAL | {"seqlen_q": 24, "seqlen_k": 40}),
     ("dead/uniform", making("P", uniform), DEAD),
     ("tile/dQ-last-keys", seen(lambda t: t & (keys_of(t) < 32), ("dq",)), {}),
     ("accumulation/dQ", seen(lambda t: t & (keys_of(t) >= 32), ("dq",)), {}),
-    ("accumulation/dK", Planted(make=member_alone), GROUPED),
-    ("delta/dropped", reading("delta", lambda t: t * 0, ("dkdv",)), LAZY),
-    ("factor/dQ", times("dQ", 8**0.5), BOX),
-    ("factor/dTau", times("dTau", 2), LAZY | {"batch": 1}), ("zero/dQ", times("dQ", 0), BOX),
+    ("factor/dQ", times("dQ", 8**0.5), BOX), ("factor/dTau", times("dTau", 2), LAZY | {"batch": 1}),
     ("operand/dQ", remembering("dQ", lambda of, t: of("dS") @ of("v") * SCALE), {}),
     ("transposed/dK", making("dS", lambda t: t.mT, ("dkdv",)), {}),
-    ("swap/dQ-dK", swapped(dQ="dK", dK="dQ"), {}),
     ("precision/dS", making("dS", lambda t: t.half().float()), CAUSAL),
     ("dropout/dv", remembering("dV", lambda of, t: of("P").mT @ of("do")), {"dropout": 0.3}),
-    ("dropout/scale", times("dV", 0.7), {"dropout": 0.3}),
     ("softcap/derivative", making("slope", lambda t: t**2, ("dq",)), {"softcap": 1.0}),
-    ("tau/position", other_tau(lambda i, j: i + 2.0), LAZY | {"batch": 1}),
 ]  # fmt: skip
 NIGHTLY: list[tuple[str, Planted, dict[str, Any]]] = [
-    ("stride/do-head", with_strides_of("do", "q", (1,), ("dq",)), LAZY | {"runs": ((("do", "expanded"),),)}),
+    ("mask/align", seen(lambda t: (keys_of(t) <= rows_of(t)).expand_as(t)), CAUSAL | {"seqlen_q": 24, "seqlen_k": 40}),
+    ("accumulation/dK", Planted(make=member_alone), GROUPED), ("zero/dQ", times("dQ", 0), BOX),
+    ("delta/dropped", reading("delta", lambda t: t * 0, ("dkdv",)), LAZY),
+    ("swap/dQ-dK", swapped(dQ="dK", dK="dQ"), {}), ("dropout/scale", times("dV", 0.7), {"dropout": 0.3}),
+    ("tau/position", other_tau(lambda i, j: i + 2.0), LAZY | {"batch": 1}),
     ("stride/do-head", with_strides_of("do", "q", (1,), BACKWARD), {"batch": 1, "runs": ((("do", "huge"),),)}),
-    ("mask/causal", seen(lambda t: t & (keys_of(t) <= rows_of(t))), {}),
     ("mask/window-right", seen(lambda t: t | (keys_of(t) == rows_of(t) + 4)), WINDOW),
     ("mask/mask", seen(lambda t: t | True), {"mask": "random"}),
-    ("mask/length", seen(lambda t: (keys_of(t) <= rows_of(t)).expand_as(t), KERNELS), CAUSAL | {"seqlens": (40, 21)}),
-    ("mask/alibi", reading("alibi", lambda t: t * 0), {"batch": 1, "alibi": True}),
     ("mask/tau", reading("tau", lambda t: t * 0), LAZY | {"batch": 1}),
     ("operand/dQ-row", remembering("dQ", lambda of, t: own_row(of("dS").mT, of("k"), 16) * SCALE), {}),
     ("precision/do", reading("do", lambda t: t.bfloat16()), CAUSAL),
-    ("factor/P", times("P", 2), {}), ("factor/dP", times("dP", 2), LAZY), ("factor/delta", times("delta", 2), {}),
-    ("factor/dS", times("dS", 2), LAZY),
+    ("factor/P", times("P", 2), {}), ("factor/dP", times("dP", 2), LAZY),
     ("stride/v-batch", with_strides_of("v", "k", (0,), BACKWARD), DISTINCT),
     ("stride/k-dim", with_strides_of("k", "q", (3,), ("dq",)), DISTINCT),
     ("layout/do", reading("do", as_if_contiguous, BACKWARD), {"runs": ((("all", "blhd"),),)}),
@@ -132,24 +126,13 @@ NIGHTLY: list[tuple[str, Planted, dict[str, Any]]] = [
     ("index/do-kv-head", reading("do", lambda t: t[:, torch.tensor([0, 0, 1, 1])], BACKWARD), GROUPED | BOX),
     ("index/alibi-head", reading("alibi", lambda t: t[:1].expand_as(t), BACKWARD), {"alibi": True} | BOX),
     ("index/keep-batch", reading("keep", of_batch_0, BACKWARD), {"dropout": 0.3} | BOX),
-    ("mask/bias", reading("bias", lambda t: t * 0), {"bias": True}),  # not a bias of one key
-    ("mask/sinks", reading("sinks", lambda t: t - float("inf"), ("forward",)), {"sinks": True}),
-    ("mask/softcap", Planted(make=uncapped), {"softcap": 8.0}),
-    ("mask/window-left", seen(lambda t: t & (keys_of(t) > rows_of(t) - 7), ("dq",)), WINDOW | BOX),
     ("tail/scores", making("LSE", lambda t: t.logaddexp(t.new_tensor(24.0).log()), ("forward",)), {}),
-    ("factor/S", times("S", 1 / math.log(2), BACKWARD), BOX), ("zero/dBias", times("dBias", 0), {"bias": True} | BOX),
-    ("transposed/dV", remembering("dV", lambda of, t: of("P") @ of("do")), BOX),
     ("twice/dV", swapped(dK="dV"), {}),  # no swap: the other came right
-    ("relu/mask", remembering("dP", lambda of, t: of("do") @ of("v").mT * of("valid")), LAZY),
-    ("tau/position", other_tau(lambda i, j: j + 1.0), LAZY | {"batch": 1}),
 ]  # fmt: skip
 
 
 # What the gradients alone do not show.
-UNSEEN = ("precision/dS", "precision/do")
-IN_A_BLACK_BOX = {
-    "accumulation/dK": pytest.mark.xfail(strict=True, reason="nothing is named there")
-}
+UNSEEN = ("precision/dS", "precision/do", "accumulation/dK")
 
 
 @pytest.mark.parametrize(
@@ -158,11 +141,8 @@ IN_A_BLACK_BOX = {
     + [pytest.param(*one, id=one[0], marks=pytest.mark.nightly) for one in NIGHTLY]
     + [
         pytest.param(
-            *one,
-            options | BOX,
-            id=f"{one[0]} of a black box",
-            marks=[pytest.mark.nightly, *filter(None, [IN_A_BLACK_BOX.get(one[0])])],
-        )  # fmt: skip
+            *one, options | BOX, id=f"{one[0]} of a black box", marks=pytest.mark.nightly
+        )
         for *one, options in (*EVERY_PUSH, *NIGHTLY)
         if one[0] not in UNSEEN and "exposed" not in options
     ],
@@ -249,9 +229,72 @@ RIGHT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
-@pytest.mark.parametrize("name", RIGHT)
-def test_right_results_have_no_diagnosis_and_no_sentence(name, exposed):
+# In turns on every push.
+IN_TURNS = [(name, ("exposed", "black box")[at % 2]) for at, name in enumerate(RIGHT)]
+
+
+@sampled("name, seen", product(RIGHT, ("exposed", "black box")), push=IN_TURNS)
+def test_right_results_have_no_diagnosis_and_no_sentence(name, seen):
+    exposed = EVERYTHING if seen == "exposed" else GRADIENTS
     report = told(Planted(), exposed=exposed, **RIGHT[name])
     assert [run.verdict for run in report.runs] == ["match"]
     assert (report.diagnoses, report.known) == ((), ())
+
+
+def misread(kernel, name, tensor):
+    return of_head_0(tensor) if name == "do" and kernel in ("preprocess", "dq") else tensor
+
+
+@sampled("exposed", [EVERYTHING, GRADIENTS], [EVERYTHING], ids=lambda of: f"{len(of)} results")
+def test_a_misread_do_and_a_doubled_dv_are_told_apart(exposed):
+    planted = Planted(
+        misread, lambda kernel, name, tensor: tensor * 2 if name == "dV" else tensor
+    )
+    first, second, *_ = told(planted, exposed=exposed, batch=1, causal=True).diagnoses
+    assert {first.fault, second.fault} == {"index/do-head", "factor/dV"}
+    assert (first.explained, second.explained, second.also) == (1.0, 1.0, True)
+
+
+def storing(axis):
+    """A target that is given dq, dk and dv, and stores dq with do's stride along an axis."""
+
+    def softmax(q, k, v, do, dq, dk, dv, *, causal, scale):
+        tensors = {"q": q, "k": k, "v": v, "do": do}
+        found = backward(Planted(), "softmax", tensors, {"causal": causal, "scale": scale})
+        strides = [do.stride(at) if at == axis else own for at, own in enumerate(dq.stride())]
+        for place in ((b, h) for b in range(q.shape[0]) for h in range(q.shape[1])):
+            first = dq.storage_offset() + place[0] * strides[0] + place[1] * strides[1]
+            dq.as_strided(dq.shape[2:], strides[2:], first).copy_(found["dQ"][place])
+        dk.copy_(found["dK"])
+        dv.copy_(found["dV"])
+        return found | {"dQ": dq, "dK": dk, "dV": dv}
+
+    return target_of(softmax)
+
+
+@pytest.mark.parametrize(
+    ("axis", "fault"), [(1, "store/dq-head"), (2, "store/dq-row"), (None, "")]
+)
+def test_a_gradient_that_is_stored_with_another_stride_is_named(axis, fault):
+    sizes = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8, "head_dim_v": 8}
+    report = probe(case_of("softmax", **sizes, runs=((("all", "distinct"),),)), storing(axis))
+    assert named(report) == fault
+    assert bool(report.diagnoses) == bool(fault)
+
+
+def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
+    seen = "visible(m, n, distance, live_m, live_n, left, right)"
+    edit = planting.Edit("flash_forward_kernel", seen, seen.replace("live_n", "live_n + BLOCK_N"))
+    cause = planting.Planted("keys_count", "flash", (edit,)).probe(tmp_path).diagnoses[0]
+    assert cause.fault == "tail/scores"
+    assert {where.kernel for where in cause.where} == {"flash_forward_kernel"}
+
+
+def test_a_row_with_a_formula_is_all_that_a_hypothesis_takes(monkeypatch):
+    row = "if True\nwrong delta dS\ndelta/squared | delta is squared\n  delta = delta**2\n"
+    planted = making("delta", lambda t: t**2)
+    assert named(told(planted, batch=1)) == ""
+    monkeypatch.setattr(fault_rows, "FORMULAS", fault_rows.FORMULAS + row)
+    cause = told(planted, batch=1).diagnoses[0]
+    said = ("delta/squared", "delta is squared", True)
+    assert (cause.fault, cause.summary, cause.is_named) == said

@@ -51,30 +51,12 @@ delta_kernel = OnDisk(tuned.fn, tuned.arg_names, CONFIGS, ["rows"], None, None)
 SMALL = "--batch 1 --heads 1 --seqlen 72 --head-dim 16 --runs contiguous"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def test_a_tuner_that_is_derived_from_tritons_runs_the_first_that_fits_and_times_nothing(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tuned.py").write_text(WRITTEN)
-    return tmp_path
-
-
-def checked(words):
-    """The exit code, the report, and its runs' verdicts by name."""
-    ran = run(f"check tuned.py:{words} {SMALL} --json -")
+    (tmp_path / "tuned.py").write_text(WRITTEN + OF_ANOTHER_TUNER)
+    ran = run(f"check tuned.py:right {SMALL} --json -")
     report = json.loads(ran.out)
-    return ran.code, report, {one["layout"]: one["verdict"] for one in report["runs"]}
-
-
-def test_the_first_configuration_that_fits_is_run_and_named():
-    code, report, runs = checked("right")
-    assert (code, runs) == (0, {"contiguous": "match"})
-    said = "delta_kernel is autotuned: it ran with configuration 1 of 3, the first that fits"
-    assert any(said in note for note in report["notes"])
-
-
-def test_a_tuner_that_is_derived_from_tritons_times_nothing_either(folder):
-    path = folder / "tuned.py"
-    path.write_text(WRITTEN + OF_ANOTHER_TUNER)
-    code, report, _ = checked("right")
-    assert (code, report["verdict"]) == (0, "match")
+    assert (ran.code, report["verdict"]) == (0, "match")
     assert any("it ran with configuration 1 of 3" in note for note in report["notes"])

@@ -28,18 +28,10 @@ def drawn_options(draws: random.Random, on_kink: bool) -> dict[str, Any]:
     pick = draws.choice
     (batch, heads), seqlen = pick(_BATCHES_AND_HEADS), draws.randint(1, 70)
     lengths = [0, 1, seqlen, *(draws.randint(0, seqlen) for _ in range(3))]
-    tau = pick(
-        [
-            None,
-            (-1.0,),
-            (0.0,),
-            (-float(seqlen),),
-            tuple(draws.uniform(-4, 4) for _ in range(heads)),
-        ]
-    )
-    layouts = pick(
-        [(("all", pick(LAYOUTS)),), tuple((tensor, pick(LAYOUTS)) for tensor in TENSORS)]
-    )
+    of_heads = tuple(draws.uniform(-4, 4) for _ in range(heads))
+    tau = pick([None, (-1.0,), (0.0,), (-float(seqlen),), of_heads])
+    of_each = tuple((tensor, pick(LAYOUTS)) for tensor in TENSORS)
+    layouts = pick([(("all", pick(LAYOUTS)),), of_each])
     options = {
         "heads": heads, "batch": batch, "seqlen": seqlen, "head_dim": draws.randint(1, 40),
         "bias_window": draws.randint(1, 90), "bias": pick([True, True, True, False]), "tau": tau,

@@ -22,15 +22,9 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
     """An arithmetic and the options of a case."""
     pick, whole = draws.choice, draws.randint
     name = pick(list(ARITHMETICS))
-    tanh = (
-        ["exact", "sigmoid"] if name.startswith("float32") else ["exact", "sigmoid", "hardware"]
-    )
-    how = replace(
-        ARITHMETICS[name],
-        late=pick([True, False]),
-        alibi_by_key=pick([True, False]),
-        tanh=pick(tanh),
-    )
+    tanh = ["exact", "sigmoid", *(["hardware"] if not name.startswith("float32") else [])]
+    of = {"late": pick([True, False]), "alibi_by_key": pick([True, False]), "tanh": pick(tanh)}
+    how = replace(ARITHMETICS[name], **of)
     heads = pick([1, 2, 4])
     options: dict[str, Any] = {
         "heads": heads, "kv_heads": pick([1, heads]), "head_dim": whole(1, 70), "head_dim_v": whole(1, 70),
@@ -41,10 +35,8 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
         "mask": pick([None, None, "random", "dead-rows", "padding"]),
     } | _lengths(draws)  # fmt: skip
     if pick([True, False]):
-        options |= {
-            "bias": True,
-            "bias_axes": "".join(axis for axis in "bhmn" if pick([True, False])) or "h",
-        }
+        axes = "".join(axis for axis in "bhmn" if pick([True, False])) or "h"
+        options |= {"bias": True, "bias_axes": axes}
     return name, how, options
 
 
@@ -55,11 +47,8 @@ def _lengths(draws: random.Random) -> dict[str, Any]:
     if kind == "plain":
         return {"batch": batch, "seqlen_q": rows, "seqlen_k": keys}
     if kind == "padded":
-        return {
-            "batch": batch,
-            "seqlen": rows,
-            "seqlens": tuple(draws.randint(0, rows) for _ in range(batch)),
-        }
+        lengths = tuple(draws.randint(0, rows) for _ in range(batch))
+        return {"batch": batch, "seqlen": rows, "seqlens": lengths}
     ends = [
         tuple(accumulate([0, *(draws.choice([0, draws.randint(1, 60)]) for _ in "123"), 9]))
         for _ in range(2)
@@ -102,16 +91,8 @@ ROUNDED = ("float32", "tf32-cut", "float16", "bfloat16-stored-in-float32")
 )
 def test_roundings_that_recur_in_300_rows_of_one_do_do_not_accuse(options, late, pattern, name):
     """P is nearly 1 / 258 everywhere, half of it the sink's; V is positive and dO the same for all rows."""
-    case = case_of(
-        "softmax",
-        batch=1,
-        heads=2,
-        seqlen_q=300,
-        seqlen_k=257,
-        dtype=dtype_of(name),
-        pattern=pattern,
-        **REPEATING[options],
-    )
+    sizes = {"batch": 1, "heads": 2, "seqlen_q": 300, "seqlen_k": 257, "pattern": pattern}
+    case = case_of("softmax", **sizes, dtype=dtype_of(name), **REPEATING[options])
     values = effective_values(draw(case), (("do", "expanded"),))
     values["v"] = values["v"].abs()
     if "sinks" in values:
@@ -129,14 +110,11 @@ def test_scores_that_steep_slopes_make_of_thousands_accuse_nothing(by_key):
 
 def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
     """All scores of a row are one number and err alike, which a sum of them cancels and a sink does not."""
-    case = case_of(
-        "softmax", batch=1, heads=1, seqlen_q=24, seqlen_k=1500, head_dim=64, sinks=True
-    )
+    sizes = {"batch": 1, "heads": 1, "seqlen_q": 24, "seqlen_k": 1500, "head_dim": 64}
+    case = case_of("softmax", **sizes, sinks=True)
     values = draw(case)
-    values |= {
-        "q": values["q"].abs() * 2,
-        "k": values["k"][:, :, :1].abs().expand_as(values["k"]).contiguous(),
-    }
+    one_key = values["k"][:, :, :1].abs().expand_as(values["k"]).contiguous()
+    values |= {"q": values["q"].abs() * 2, "k": one_key}
     score = (values["q"].mean(2) * values["k"][:, :, 0]).sum() * 64**-0.5
     assert_right(
         compared(case, values=values | {"v": values["v"].abs(), "sinks": score[None] + 7.3})
@@ -145,33 +123,15 @@ def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
 
 @sampled("seed", range(20), push=5)
 def test_a_dsink_of_one_row_which_errs_as_its_delta_and_its_lse_do_is_not_accused(seed):
-    case = case_of(
-        "softmax",
-        batch=1,
-        heads=4,
-        seqlen_q=1,
-        seqlen_k=500,
-        head_dim=64,
-        pattern="large",
-        sinks=True,
-        seed=seed,
-    )
+    sizes = {"batch": 1, "heads": 4, "seqlen_q": 1, "seqlen_k": 500, "head_dim": 64}
+    case = case_of("softmax", **sizes, pattern="large", sinks=True, seed=seed)
     values = draw(case)
     assert_right(compared(case, values=values | {"sinks": values["sinks"] + 12}))
 
 
 def test_probabilities_among_float16s_subnormals_that_dropout_makes_ten_times_larger_accuse_nothing():
-    case = case_of(
-        "softmax",
-        batch=1,
-        heads=1,
-        seqlen_q=60,
-        seqlen_k=400,
-        head_dim=16,
-        dropout=0.9,
-        sinks=True,
-        dtype="float16",
-    )
+    sizes = {"batch": 1, "heads": 1, "seqlen_q": 60, "seqlen_k": 400, "head_dim": 16}
+    case = case_of("softmax", **sizes, dropout=0.9, sinks=True, dtype="float16")
     values = draw(case) | {"sinks": torch.tensor([18.0])}
     assert_right(compared(case, Arithmetic(late=True, stored=torch.float32), values=values))
 

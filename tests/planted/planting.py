@@ -73,52 +73,51 @@ class Edit:
 
 @dataclass(frozen=True)
 class Planted:
-    """Replacements in a kernel file, the case that they are probed on, and what must come."""
+    """Replacements in a kernel file, the case that they are probed on, and what must come.
+
+    Args:
+        of: one of TARGETS, whose case `options` change.
+        kind: EQUIVALENT: as right as before; UNCOVERED: of a kind that no hypothesis is about, so that no cause may be
+            named; HIDDEN: right in all that the default check runs, and wrong in `shown_by` of the quick battery.
+        fault_class: of the field's faults: S1, S3, M1, ...
+        cause: the `fault` of the diagnosis that must be named first; of several words any, and `why` says why. ""
+            where the score does not count it.
+        first: the first wrong intermediate; of a race whose numbers come out right, what is raced for.
+        head, batch, row: of the first mismatch, where that is known beforehand.
+        seen: the first mismatched intermediate where the kernels are watched, if that is another.
+        own: what is wrong by itself; `inherited`: what is right given its wrong parents.
+        passes: the layouts that do not show it.
+        says: parts of what is said of the disagreements inside a black box.
+        memory: the kind of the finding about an array on the CPU, which names the lines of `code`.
+        right_on_cpu: every number comes out right where threads run one after another.
+        unzeroed: memory that a host of CUDA kernels sets to 0 is left as it is found.
+        statements: how each statement begins that the fault is in, where the edits change others.
+    """
 
     name: str
     of: str
-    """One of TARGETS."""
     edits: tuple[Edit, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the case, where they are other than the target's own."""
     kind: str = FAULT
-    """EQUIVALENT: as right as before; UNCOVERED: of a kind that no hypothesis is about, so that no cause may be named;
-    HIDDEN: right in all that the default check runs."""
     fault_class: str = ""
-    """The class of the field's faults that it belongs to: S1, S3, M1, ..."""
     cause: str = ""
-    """The `fault` of the diagnosis that must be named first; of several words, any of which is right, the likeliest
-    first, and `why` says why. "" where the score does not count it."""
     why: str = ""
     first: str = ""
-    """The first wrong intermediate; of a race whose numbers come out right on the CPU, what is raced for."""
     head: int | None = 0
-    """Of the first mismatch; None where it is not known beforehand, and so are `batch` and `row`."""
     batch: int | None = None
     row: int | None = None
     seen: str = ""
-    """The first mismatched intermediate where the kernels are watched, if that is another."""
     own: frozenset[str] = frozenset()
-    """Every intermediate that is wrong by itself; `inherited`: wrong, and right given its wrong parents."""
     inherited: frozenset[str] = frozenset()
     passes: frozenset[str] = frozenset()
-    """The layouts that do not show it."""
     says: tuple[str, ...] = ()
-    """Parts of what is said of the disagreements inside a black box."""
     memory: str = ""
-    """The kind of the finding about memory on the CPU, of this array; "" where there is none."""
     array: str = ""
     code: tuple[str, ...] = ()
-    """What that finding names: of a race two lines."""
     right_on_cpu: bool = False
-    """Whether every number comes out right where threads run one after another."""
     unzeroed: bool = False
-    """Whether memory that a host of CUDA kernels sets to 0 is left as it is found."""
     statements: tuple[str, ...] = ()
-    """How each statement begins that the fault is in, where it is not in those that the edits change: of two in the
-    wrong order, both; of one that is missing, its neighbours and what then reads the wrong thing."""
     shown_by: str = ""
-    """The case of the quick battery that shows a hidden one."""
 
     @property
     def title(self) -> str:
@@ -142,17 +141,14 @@ class Planted:
         """The lines of the statements that it is in; where lines were taken away, those beside them."""
         planted = self.plant()
         if self.statements:
-            return _lines_of(
-                planted, planted.index(f"def {self.edits[0].kernel}("), self.statements
-            )
+            start = planted.index(f"def {self.edits[0].kernel}(")
+            return _lines_of(planted, start, self.statements)
         before, after = TARGETS[self.of][0].read_text().splitlines(), planted.splitlines()
         changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-        changed = {
-            line
-            for tag, _, _, start, end in changes
-            if tag != "equal"
-            for line in (range(start + 1, end + 1) if end > start else (start, start + 1))
-        }
+        changed: set[int] = set()
+        for tag, _, _, start, end in changes:
+            if tag != "equal":
+                changed |= {*(range(start + 1, end + 1) if end > start else (start, start + 1))}
         if self.of in ADAPTERS:
             return frozenset(changed)
         simple = [

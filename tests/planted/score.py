@@ -97,9 +97,6 @@ def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
             first, changed = each.outcome.diagnoses[:1], sorted(each.trial.lines())
             told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
             yield f"  no line: {each.trial.title} {[one.fault for one in first]} {told} {changed[:6]}"
-    silent = [each.is_silent for each in judged if each.trial.kind == UNCOVERED]
-    if silent:
-        yield f"  of {len(silent)} uncovered faults nothing at all is said of {sum(silent)}"
     rows = by_class(judged)
     for row in (
         (["class", "faults", "found", "place", "cause"], *(row.values() for row in rows))

@@ -6,14 +6,15 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradprobe.model.layout_run import MATCH, MISMATCH
-from gradprobe.model.report import CONSISTENT, NAMED, Diagnosis
+from gradprobe.model.intermediates import lookup
+from gradprobe.model.layout_run import MATCH, MISMATCH, Intermediate
+from gradprobe.model.report import NAMED, Diagnosis, Report
 from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline.reported import report_of
-from tests.planted.denied import denied
 from tests.planted.planting import EQUIVALENT, UNCOVERED, Planted
 from tests.planted.scored import TRIALS
 
@@ -93,11 +94,8 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
         head for one in shown.compares if (one.name, one.kernel) == (first.intermediate, first.kernel)
         for head in one.heads if (head.batch, head.head) == (first.batch, first.head)
     )  # fmt: skip
-    place = {
-        "batch": first.batch,
-        "head": first.head,
-        "row": of.rows[0][0] if of.rows else first.row,
-    }
+    row = of.rows[0][0] if of.rows else first.row
+    place = {"batch": first.batch, "head": first.head, "row": row}
     return dataclasses.replace(outcome, first=first.intermediate, **place)
 
 
@@ -134,11 +132,6 @@ class Judged:
         return next((one.fault if one.is_named else "" for one in self.outcome.diagnoses[:1]), "")
 
     @property
-    def is_seen(self) -> bool:
-        """Whether what is named first is no hypothesis, but what the dataflow of the kernels showed."""
-        return self._first.startswith(KINDS)
-
-    @property
     def line(self) -> bool:
         """Whether one of the causes that are named stands at a line that was changed."""
         named = [each for each in self.outcome.diagnoses if each.is_named]
@@ -153,7 +146,9 @@ class Judged:
         if self.trial.kind == EQUIVALENT:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if self.trial.kind == UNCOVERED:
-            return self.found and (self.best < NAMED or (self.is_seen and self.line))
+            return self.found and (
+                self.best < NAMED or (self._first.startswith(KINDS) and self.line)
+            )
         return self.found and self.placed and self.named
 
     @property
@@ -165,7 +160,43 @@ class Judged:
         """The share that the best diagnosis explains; 0 without any."""
         return max((each.explained for each in self.outcome.diagnoses), default=0.0)
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing is even said to be consistent with what came."""
-        return self.best < CONSISTENT
+
+# By form that is no intermediate: what it is a step to, and what it is made of.
+_STEPS = {
+    "S": ("P O LSE", ""), "Q-K-T": ("P O LSE", ""), "S-LSE": ("P", "LSE"), "dP-delta": ("dS", "dP delta"),
+    "P-dP": ("delta dS", "P dP"), "dT": ("dS dBias", "P dP delta"), "dS-K": ("dQ", "dS"), "dS-T-Q": ("dK", "dS"),
+    "sum-of-dS": ("dBias", "dS"),
+}  # fmt: skip
+
+
+def denied(report: Report) -> list[str]:
+    """A sentence for each value that a cause accuses although the table has it right, or what it is made of wrong."""
+    run = next((run for run in report.runs if run.has_wrong_elements), None)
+    return [] if run is None else [*_denied(report, {one.title: one for one in run.compares})]
+
+
+def _denied(report: Report, table: dict[str, Intermediate]) -> Iterator[str]:
+    for cause in report.causes:
+        kind, _, form = cause.fault.partition("/")
+        if kind != "value" or not cause.where:
+            continue
+        steps, made_of = _STEPS.get(form, (form, " ".join(_behind(form, report.target.family))))
+        for kernel in {where.kernel for where in cause.where}:
+            here = {one.name: one for title, one in table.items() if _is_of(one.kernel, kernel)}
+            accused = [here.get(name) for name in steps.split() if lookup(name)]
+            if accused and all(one is not None and one.status != MISMATCH for one in accused):
+                yield f"{cause.summary}: the table has {steps} right or inherited in {kernel}"
+            for name in made_of.split():
+                if name in here and here[name].mismatched:
+                    yield f"{cause.summary}: {name} is wrong in {kernel}"
+
+
+def _is_of(at: str | None, kernel: str) -> bool:
+    return not at or at == kernel or at.startswith(f"{kernel} for ")
+
+
+def _behind(name: str, family: str) -> list[str]:
+    row = lookup(name)
+    step = row.step(family) if row is not None else None
+    parents = [one for one in step.parents if lookup(one) is not None] if step is not None else []
+    return [*parents, *(other for one in parents for other in _behind(one, family))]

@@ -100,16 +100,5 @@ def test_an_uncovered_fault_that_is_given_a_cause_and_an_edit_that_is_flagged_ar
     assert not judged(equivalent, verdict="mismatch", first="dQ").right
 
 
-def test_a_miss_is_told_with_what_was_said_instead():
-    diagnoses = (diagnosed("layout/do", 1.0), diagnosed("stride/do-head", 0.5))
-    lines = [*lines_of([judged(STRIDE, **FOUND | {"first": "dV"}, diagnoses=diagnoses)])]
-    assert "✗ first wrong intermediate and head right    0 of   1" in "\n".join(lines)
-    assert {"1 missed", "S1           1      1      0      0"} <= set(lines)
-    assert "    expected  dP batch 0 head 1; stride/do-head" in lines
-    assert "    came      mismatch; dV batch 0 head 1" in lines
-    assert "    said      layout/do 100 %: dO is read with q's head stride" in lines
-    assert "    runner-up stride/do-head 50 %: dO is read with q's head stride" in lines
-
-
 def test_a_name_that_no_trial_has_is_refused():
     assert main(["--only", "nothing_of_this_name"]) == 2

@@ -5,8 +5,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
-
 from gradprobe.inputs.options import flags
 from tests.cli.command import ROOT, run
 from tests.planted.planting import TARGETS
@@ -65,33 +63,6 @@ def heads_wrong(report, name):
     return {head for head in range(report["case"]["heads"]) if head // group in wrong}
 
 
-def changes_of(diff):
-    """(line, lines that go, lines that come) of a unified diff."""
-    found, line, new = [], 0, True
-    for text in diff.splitlines()[2:]:
-        if begins := re.match(r"@@ -(\d+)", text):
-            line, new = int(begins[1]), True
-            continue
-        if text[0] != " ":
-            found += [(line, [], [])] if new else []
-            found[-1][1 if text[0] == "-" else 2].append(text[1:].strip())
-        new = text[0] == " "
-        line += text[0] != "+"
-    return found
-
-
-def changes_told(lines):
-    """The same from the screen, in which a long line is cut at "..."."""
-    found = []
-    for line in lines:
-        if begins := re.match(r"  @@ line (\d+)(?:, and the same in lines? ([\d, ]+))? @@", line):
-            at = [int(begins[1]), *map(int, filter(None, (begins[2] or "").split(", ")))]
-            found.append((at, [], []))
-        elif found and line.startswith(("  - ", "  + ")):
-            found[-1][1 if line[2] == "-" else 2].append(line[4:])
-    return [(line, dropped, added) for at, dropped, added in found for line in at]
-
-
 def is_cut_of(shown, code):
     kept = map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))
     return re.fullmatch(".*".join(kept), code) is not None
@@ -113,13 +84,12 @@ def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch
     cause = next(number for number, line in enumerate(lines) if line.startswith("CAUSE  "))
     place = next(line for line in lines[cause:] if re.match(r"  \S+\.py:\d+", line))
     assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.lines()
-    edits = [one["edit"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"]]
-    told, came = sorted(changes_told(lines)), sorted(changes_of(edits[0]["diff"]))
-    assert told
-    for shown, made in zip(told, came, strict=True):
-        assert shown[0] == made[0]
-        for cut, whole in zip(shown[1] + shown[2], made[1] + made[2], strict=True):
-            assert is_cut_of(cut, whole)
+    edits = [one["edit"] for one in report["diagnoses"] if one["edit"]]
+    diff = next(edit["diff"] for edit in edits if edit["diff"])
+    added = {line[1:].strip() for line in diff.splitlines()[2:] if line.startswith("+")}
+    shown = [line[4:] for line in lines if line.startswith("  + ")]
+    assert shown
+    assert [each for each in shown if not any(is_cut_of(each, code) for code in added)] == []
 
 
 MATCHES = {
@@ -136,14 +106,3 @@ def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
     ran = run(MATCHES[name], COLUMNS="80", GRADPROBE_DETAILS="0")
     assert ran.code == 0, ran.out
     assert rows_of(ran.out.splitlines()) <= 10, ran.out
-
-
-@pytest.mark.nightly
-def test_a_survey_of_layouts_that_fails_takes_24_rows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].plant())
-    ran = run("strides mine.py:lazy_intermediates", **SCREEN)
-    assert ran.code == 1
-    assert rows_of(ran.out.splitlines()) <= 24, ran.out
-    assert any(line.startswith("FIRST MISMATCH dP ") for line in ran.out.splitlines())
-    assert "do.stride(1) != q.stride(1)" in ran.out

@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@sampled("name", ["Attention", "Attention.apply", "attention"], push=1)
+@sampled("name", ["Attention", "attention"], push=1)
 def test_an_autograd_function_matches_by_the_names_of_its_forward_and_the_report_names_its_configurations(
     name,
 ):

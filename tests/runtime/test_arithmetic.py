@@ -1,9 +1,5 @@
 """How dots multiply float32 is read: from what Triton compiles, from CUDA sources, and from torch's settings."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,9 +39,8 @@ def test_each_way_of_a_compiled_kernel_is_read_with_its_lines_and_16_bit_dots_do
         Dots("ieee", "k", "/tmp/kernel.py", (32,)),
     ]
     assert [one.way for one in in_ttir("k", TTIR.replace("tf32x3", "fp4x9"))] == ["tf32", "ieee"]
-    without = SimpleNamespace(
-        metadata=SimpleNamespace(name="copy_kernel"), asm={"ttir": "module {}"}
-    )
+    named = SimpleNamespace(name="copy_kernel")
+    without = SimpleNamespace(metadata=named, asm={"ttir": "module {}"})
     assert list(of_triton([without])) == [Dots("ieee", "copy_kernel")]
 
 
@@ -66,41 +61,13 @@ def test_what_a_launch_was_compiled_to_is_kept(monkeypatch):
     assert next(of_triton(record.compiled)).way == "tf32x3"
 
 
-@pytest.mark.nightly  # a compiler
-def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path):
-    environment = {
-        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
-    }
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.runtime.dots_for_hopper"]
-    made = json.loads(
-        subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT).stdout
-    )
-    read = {name: list(in_ttir("k", text)) for name, text in made.items()}
-    lazy = (ROOT / "kernels" / "triton" / "lazy.py").read_text().splitlines()
-    for way in ("ieee", "tf32"):
-        (dots,) = read[way]
-        assert dots.way == way
-        assert len(dots.lines) == 3
-        assert all("tl.dot(" in lazy[line - 1] for line in dots.lines)
-    assert read["fp16"] == []
-    assert [one.way for one in read["two"]] == ["tf32x3", "ieee"]
-
-
 def test_cuda_kernels_are_ieee_unless_their_source_names_tf32():
-    def entry(text):
-        return SimpleNamespace(
-            source=SimpleNamespace(text=text, included=(), path="k.cu"), name="k"
-        )
+    def way_of(text):
+        source = SimpleNamespace(text=text, included=(), path="k.cu")
+        return [one.way for one in of_cuda([SimpleNamespace(source=source, name="k")])]
 
-    assert [
-        one.way
-        for one in of_cuda([entry("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}")])
-    ] == ["ieee"]
-    assert [
-        one.way
-        for one in of_cuda([entry('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");')])
-    ] == ["tf32"]
+    assert way_of("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}") == ["ieee"]
+    assert way_of('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");') == ["tf32"]
 
 
 def test_a_setting_of_torch_counts_even_where_a_target_takes_it_back():
@@ -128,28 +95,17 @@ MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
 
 def said(*seen, target="sdpa", is_compiled=True, **options):
     case = Case(**{"family": "softmax", "device": "cuda", **options})
-    of = Experiment(
-        case,
-        find_target(target),
-        None,
-        {},
-        dots=seen,
-        backends=frozenset({"triton"} if is_compiled else ()),
-    )
+    backends = frozenset({"triton"} if is_compiled else ())
+    of = Experiment(case, find_target(target), None, {}, dots=seen, backends=backends)
     return dots_of(of), dots_sentence(of), [one.by for one in coarser_dots(of)]
 
 
 def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():
-    read = "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel"
-    assert said(FORWARD, BACKWARD, MATMUL) == (
-        "tf32",
-        f"dots are judged as tf32, as was read: {read}",
-        [],
-    )
-    assert said(FORWARD, MATMUL)[:2] == (
-        "ieee",
-        "dots are judged as ieee, as was read: ieee in forward_kernel",
-    )
+    read, judged = "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel", "dots are judged as"
+    came = ("tf32", f"{judged} tf32, as was read: {read}", [])
+    assert said(FORWARD, BACKWARD, MATMUL) == came
+    came = ("ieee", f"{judged} ieee, as was read: ieee in forward_kernel", [])
+    assert said(FORWARD, MATMUL) == came
     way, words, coarser = said(FORWARD, BACKWARD, dots="ieee")
     assert (way, coarser) == ("ieee", ["dq_kernel"])
     assert words == f"dots are judged as ieee, as --dots says; read: {read}"
@@ -159,10 +115,8 @@ def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_rea
     way, words, _ = said(MATMUL)
     assert way == "tf32"
     assert "Triton's default" in words
-    assert said(MATMUL, is_compiled=False)[:2] == (
-        "ieee",
-        "dots are judged as ieee, as was read: ieee in torch.backends.cuda.matmul",
-    )
+    came = ("ieee", f"{judged} ieee, as was read: ieee in torch.backends.cuda.matmul")
+    assert said(MATMUL, is_compiled=False)[:2] == came
     assert said(FORWARD, Dots("tf32", "torch.backends.cuda.matmul"))[0] == "tf32"
 
 

@@ -1,8 +1,12 @@
-"""Which device is chosen."""
+"""Which device is chosen, and caches of compiled kernels that are empty for a while."""
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from gradprobe.processes.child import fresh_caches
 from gradprobe.processes.resource_limits import SHARED_BY
 from gradprobe.runtime.backend import prepare_backend
 
@@ -34,3 +38,19 @@ def test_whoever_has_kernels_interpreted_gets_them_on_the_cpu(
         monkeypatch.delenv(SHARED_BY, raising=False)
     assert prepare_backend(asked) == chosen
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with fresh_caches():
+        folders = [
+            Path(os.environ[f"{name}_CACHE_DIR"])
+            for name in ("TRITON", "TORCHINDUCTOR", "GRADPROBE")
+        ]
+        assert len(set(folders)) == 3
+        assert not any(folder.exists() for folder in folders)
+        (folders[0] / "KEY").mkdir(parents=True)
+    assert not folders[0].parent.exists()
+    assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ

@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from gradprobe.frontends import Launches, launches, source
 from gradprobe.frontends.python.events import followed
 
 SOURCE = """

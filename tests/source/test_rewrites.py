@@ -111,17 +111,6 @@ def test_what_a_sibling_has_otherwise_is_put_in_with_its_blanks(own, sibling):
     )
 
 
-def test_a_term_of_an_index_that_an_offset_lacks_is_added():
-    text, line = faulty("", "off_h * stride_doh + offs_m", "offs_m")
-    found = texts_of(text, line, most=4)
-    assert any("offs_d[None, :] + off_h * stride_doh" in each for each in found)
-    pointer = text.replace(
-        "    q = tl.load(Q + ", "    base = Q\n    q = tl.load(base + ", 1
-    ).replace("off_h * stride_qh + ", "", 1)
-    found = texts_of(pointer, line_of(pointer, "    base = Q\n"), most=4)
-    assert any("base = Q + off_h * stride_qh\n" in each for each in found)
-
-
 def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what_reads_it():
     text, _ = faulty("", "ds = p * (dp - delta[:, None])", "ds = p * (dp + delta[:, None])")
     line = line_of(text, "dq += tl.dot")
@@ -200,30 +189,6 @@ def test_what_is_not_masked_gets_the_test_that_hides_the_scores_of_its_kernel_at
     text = in_kernel(f"{scores}\n{statement}")
     first = texts_of(text, line_of(text, statement), wanted=("where(",), most=3)
     assert any(mended in each for each in first)
-
-
-@pytest.mark.parametrize(
-    ("store", "mended"),
-    [
-        ("tl.store(q_ptr + dk * stride_qm, dk)", "tl.store(q_ptr + dk * stride_qm, dk * scale)"),
-        ("store_tile(q_ptr, dk, stride_qm)", "store_tile(q_ptr, dk * scale, stride_qm)"),
-    ],
-)
-def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store, mended):
-    stored = "    tl.store(ptr + tile * stride, tile.to(tl.float32))\n\n"
-    helper = "@triton.jit\ndef store_tile(ptr, tile, stride):\n" + stored
-    text = in_kernel(f"stride_qm = n\n{store}").replace("@triton.jit", helper + "@triton.jit", 1)
-    found = texts_of(text, line_of(text, store), wanted=("scale",), most=12)
-    assert any(mended in each for each in found)
-
-
-def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_from():
-    hint = "        start_n = tl.multiple_of(start_n, BLOCK_N)\n"
-    use = "        offs_n = start_n + tl.arange(0, BLOCK_N)\n"
-    text = TEXT.replace(use, hint + use, 1)
-    found = texts_of(text, line_of(text, hint + use) + 1, most=400)
-    assert all(hint in each for each in found)
-    assert any("range(0, n_ctx, BLOCK_N)" not in each.partition("bwd_dk")[0] for each in found)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Where the nodes of a syntax tree stand, and edits there, in a text with letters of several bytes."""
+"""Where the nodes of a syntax tree stand, edits there, and what a report keeps of the source that it accuses."""
 
 import ast
 
 import pytest
 
-from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.all_rows import OPERATORS
+from gradprobe.model.report import CauseLine, Listing
+from gradprobe.source.kernel_file import KernelFile, listings_of
 from gradprobe.source.text import Edit, edited
 
 TEXT = """\
@@ -41,3 +41,40 @@ def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_o
     )
     with pytest.raises(ValueError, match="overlap at character 1"):
         edited("abc", [Edit(0, 2, ""), Edit(1, 3, "")])
+
+
+KERNEL = """import triton
+
+@triton.jit
+def one(x):
+    y = x * 2
+    return y
+
+def two(x):
+    return x
+"""
+
+
+def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_def(tmp_path):
+    file = tmp_path / "k.py"
+    file.write_text(KERNEL)
+    wheres = [
+        CauseLine(str(file), 5, "y = x * 2"),
+        CauseLine(str(file), 6, "return y"),
+        CauseLine(str(file), 9, "return x"),
+    ]
+    lines = KERNEL.splitlines()
+    assert listings_of(wheres) == (
+        Listing(str(file), 3, tuple(lines[2:6])),
+        Listing(str(file), 8, tuple(lines[7:9])),
+    )
+
+
+def test_of_a_line_that_reads_otherwise_now_and_of_a_file_that_is_gone_nothing_is(tmp_path):
+    file = tmp_path / "k.py"
+    file.write_text(KERNEL)
+    gone = CauseLine(str(tmp_path / "gone.py"), 5, "y = x * 2")
+    assert (
+        listings_of([CauseLine(str(file), 5, "y = x * 3"), CauseLine(str(file), 99, "y"), gone])
+        == ()
+    )

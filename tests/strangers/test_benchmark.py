@@ -1,6 +1,5 @@
 """What the benchmark of other people's kernels calls wrong, placed and mended."""
 
-import ast
 import difflib
 import importlib.util
 import json
@@ -53,21 +52,6 @@ def test_a_fault_is_wrong_by_its_worst_result_in_any_layout(strangers, dense, ve
     assert strangers.verdict(dense, OWN) == verdict
 
 
-def report(intermediate, head, *by_itself):
-    statuses = [{"name": name, "status": "mismatch"} for name in by_itself]
-    first = {"intermediate": intermediate, "head": head}
-    return {"runs": [{"layout": "distinct", "first_mismatch": first, "intermediates": statuses}]}
-
-
-def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
-    dense = judged(dQ=[1.0, 1e-7])
-    assert strangers.place_of(report("dS", 0, "dS"), dense, OWN)[1]
-    assert not strangers.place_of(report("dV", 0, "dV"), dense, OWN)[1]
-    both = judged(dQ=[1.0, 1e-7], O=[1.0, 1e-7])
-    assert not strangers.place_of(report("dS", 0, "dS"), both, OWN)[1]
-    assert strangers.place_of(report("P", 0, "P"), both, OWN)[1]
-
-
 def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers):
     text = file_of("one_pass").read_text()
     lines = text.splitlines(keepends=True)
@@ -77,31 +61,6 @@ def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers
     told = {"diagnoses": [{"edit": None}, none, all_match]}
     assert strangers.mended_text(told, text) == "".join(other)
     assert strangers.mended_text({"diagnoses": [none]}, text) is None
-
-
-OWN_WORDS = ["--batch", "1", "--heads", "2", "--seqlen", "128", "--causal", "--runs", "distinct"]
-
-
-def judge_of(takes):
-    """A judge of a kernel that is always causal, and refuses what `takes` does not take."""
-
-    def run(each):
-        options = [dict(zip(words, [*words[1:], ""], strict=True)) for words in each]
-        errors = {"contiguous": {"O": [1e-7]}}
-        return [errors if takes(one) and "--causal" in one else {} for one in options]
-
-    return run
-
-
-def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations):
-    lists = ("--seqlen-q", "--dtype", "--head-dim", "--window", "--kv-heads")
-    judge = judge_of(lambda options: not options.keys() & set(lists))
-    found = configurations.drawn(OWN_WORDS, 0, judge)
-    assert (len(found.words), found.possible) == (15, 15)
-    assert {tuple(words[:2]) for words in found.words} == {("--heads", "2")}
-    batches = {words[words.index("--batch") + 1] for words in found.words}
-    layouts = {words[words.index("--runs") + 1] for words in found.words}
-    assert (batches, len(layouts)) == ({"1", "2", "3"}, 5)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +87,7 @@ def attention(q, k, v):
 """
 
 
+@pytest.mark.nightly
 def test_a_configuration_in_which_a_kernel_dies_ends_no_other(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
     each = [["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")]

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from gradprobe.frontends.triton import interpreter
-from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 from tests.runtime.interpreter.tabled import kernels_of
 from tests.sampling import NIGHT
 
@@ -225,13 +224,8 @@ def cast_to(x, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_a_float_becomes_the_nearest_bfloat16(dtype):
-    random = torch.randint(
-        -(2**31),
-        2**31,
-        (SIZE * 40,),
-        generator=torch.Generator().manual_seed(2),
-        dtype=torch.int32,
-    )
+    seed = torch.Generator().manual_seed(2)
+    random = torch.randint(-(2**31), 2**31, (SIZE * 40,), generator=seed, dtype=torch.int32)
     x = torch.cat((torch.tensor(SPECIAL * 32)[: SIZE * 8], random.view(torch.float32))).to(dtype)
     found, expected = cast_to(x, torch.bfloat16), x.to(torch.bfloat16)
     assert same(found, expected)
@@ -284,10 +278,6 @@ def test_an_atomic_addition_rounds_each_addend_and_loses_none(distinct, operands
     assert same(before, earlier)
 
 
-def test_the_self_test_finds_the_patched_interpreter_right():
-    assert wrong_operations() == []
-
-
 def in_another_process(code):
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -299,21 +289,11 @@ def in_another_process(code):
     ).stdout.strip()
 
 
-@pytest.mark.nightly  # another process
-def test_the_self_test_finds_the_shipped_interpreter_wrong():
-    wrong = in_another_process(
-        "from tests.runtime.interpreter.bfloat16_probe import wrong_operations; print(wrong_operations())"
-    )
-    for operation in "dot", "arithmetic", "sum", "exp and casts":
-        assert operation in wrong
-
-
 @pytest.mark.nightly
 def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
     code = """
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter import bfloat16 as patches
-from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 del patches.shipped.ReduceOps.sum
 before = patches.shipped.InterpreterBuilder.binary_op
 try:

@@ -44,8 +44,10 @@ def bits(dtype, far):
     return [tensor.view(torch.uint8).tolist() for tensor in (out, total)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("far", [3, 2**40, -0.0, True])
+@pytest.mark.parametrize(
+    ("dtype", "far"),
+    [(torch.float32, 3), (torch.float32, 2**40), (torch.float16, -0.0), (torch.bfloat16, True)],
+)
 def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtype, far):
     interpreter.mend_interpreter()
     if dtype == torch.bfloat16:
