@@ -9,9 +9,11 @@ if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a c
 
     from typing_extensions import Unpack
 
-    from .api.case_options import Options
+    from .api.check_function import CheckOptions
     from .api.shown_report import ShownReport as Report
     from .api.shown_report import ShownReports as Reports
+
+    Target = str | Callable[..., Any]
 
 __all__ = ["Report", "Reports", "capture", "check"]
 __version__ = "0.1.0"
@@ -54,53 +56,20 @@ if TYPE_CHECKING:
 
     @overload
     def check(
-        target: str | Callable[..., Any],
-        *,
-        reference: str | Callable[..., Any] | None = None,
-        family: str | None = None,
-        isolate: bool | None = None,
-        timeout: float | None = None,
-        fix_budget: int = 40,
-        max_memory: str | None = None,
-        against: str | Callable[..., Any] | Report | None = None,
-        fresh: bool = False,
-        battery: None = None,
-        shrink_budget: int = 60,
-        **options: Unpack[Options],
+        target: Target, *, battery: None = None, **options: Unpack[CheckOptions]
     ) -> Report: ...
 
     @overload
     def check(
-        target: str | Callable[..., Any],
+        target: Target,
         *,
-        reference: str | Callable[..., Any] | None = None,
-        family: str | None = None,
-        isolate: bool | None = None,
-        timeout: float | None = None,
-        fix_budget: int = 40,
-        max_memory: str | None = None,
-        against: str | Callable[..., Any] | Report | None = None,
-        fresh: bool = False,
         battery: Literal["pairs", "quick", True],
-        shrink_budget: int = 60,
-        **options: Unpack[Options],
+        **options: Unpack[CheckOptions],
     ) -> Reports: ...
 
 
 def check(
-    target: str | Callable[..., Any],
-    *,
-    reference: str | Callable[..., Any] | None = None,
-    family: str | None = None,
-    isolate: bool | None = None,
-    timeout: float | None = None,
-    fix_budget: int = 40,
-    max_memory: str | None = None,
-    against: str | Callable[..., Any] | Report | None = None,
-    fresh: bool = False,
-    battery: str | bool | None = None,
-    shrink_budget: int = 60,
-    **options: Unpack[Options],
+    target: Target, *, battery: str | bool | None = None, **options: Unpack[CheckOptions]
 ) -> Report | Reports:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
 
@@ -113,35 +82,20 @@ def check(
     Args:
         target: a function that the command line could check, or the word by which it would find one. A function is
             run in this process, as it is now; a word in a process of its own, so that a crash of it is a report.
-        reference: a reference of your own, given in the same way. It is audited first.
-        family: "softmax" or "lazy"; by default lazy where the target takes tau.
-        isolate: whether it runs in a process of its own; by default where target and reference are words.
-        timeout: seconds after which a process of its own is stopped.
-        fix_budget: how many edits of a wrong kernel are tried; 0 tries none.
-        max_memory: such as "3G"; by default half of what is free.
-        against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
-            the same target: it is judged too, and the report's `against` says where they differ.
-        fresh: whether every cache of compiled kernels is to be empty.
         battery: "pairs", or True for it, or "quick": checks many cases of a target that is a word, in processes of
             their own, without edits, and returns all their reports.
-        shrink_budget: how many cases a battery tries, to make the simplest failing one of each cause smaller.
-        options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
-            False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where
-            the command line takes numbers with commas. None stands for the default.
+        options: those of `gradprobe.api.check_function.CheckOptions`, and the case options of `gradprobe check --help`
+            by the same names, as Python values: numbers, True and False; for `dtype` also one of torch's; for `layout`
+            one word, several, or a dict; a tuple where the command line takes numbers with commas. None stands for the
+            default.
 
     Raises:
         TypeError: an option does not exist, or a value has another type than the option takes.
         UsageFailure: from gradprobe.model.failures: a name or a value is wrong, as for exit code 2.
     """
-    from .api.arguments import requested
-    from .api.check_function import Manner, checked
+    from .api.check_function import checked
 
-    several = (against, fresh, battery, shrink_budget)
-    manner = Manner(isolate, timeout, fix_budget, max_memory, *several)
-    request = requested(
-        target, reference, family, options, ("reference", "family", *vars(manner))
-    )
-    return checked(target, reference, request, manner)
+    return checked(target, battery, {**options})
 
 
 def __getattr__(name: str) -> Any:

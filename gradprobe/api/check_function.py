@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..commands.suite.battery import battery_plan, refuse_set_by_it, refuse_unknown_battery
@@ -24,20 +24,41 @@ from ..model.report import Report, failed_report
 from ..processes.child import fresh_caches
 from ..processes.resource_limits import bounded
 from ..targets.definitions import refuse_mistyped
-from .arguments import Subject, word_of_subject
+from ..targets.surroundings import ordinary_torch
+from .arguments import Subject, requested, word_of_subject
+from .case_options import Options
 from .shown_report import ShownReport, ShownReports, shown
 
 
-@dataclass(frozen=True)
-class Manner:
+class CheckOptions(Options, total=False):
+    """The options of `gradprobe.check`."""
+
+    reference: Subject | None
+    """A reference of your own, given as a target is. It is audited first."""
+    family: str | None
+    """"softmax" or "lazy"; by default lazy where the target takes tau."""
     isolate: bool | None
+    """Whether it runs in a process of its own; by default where target and reference are words."""
     timeout: float | None
+    """Seconds after which a process of its own is stopped."""
     fix_budget: int
+    """How many edits of a wrong kernel are tried, by default 40; 0 tries none."""
     max_memory: str | None
+    """Such as "3G"; by default half of what is free."""
     against: Subject | Report | None
+    """Another target, given as one is, a report, the file of one, or "interpreted" or "compiled" for the same target:
+    it is judged too, and the report's `against` says where they differ."""
     fresh: bool
-    battery: str | bool | None
+    """Whether every cache of compiled kernels is to be empty."""
     shrink_budget: int
+    """How many cases a battery tries, by default 60, to make the simplest failing one of each cause smaller."""
+
+
+# By name, the default of each option that is none of the case.
+OWN: dict[str, Any] = {
+    "reference": None, "family": None, "isolate": None, "timeout": None, "fix_budget": 40, "max_memory": None,
+    "against": None, "fresh": False, "shrink_budget": 60,
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -53,58 +74,61 @@ def _way_out_as_note() -> Iterator[None]:
 
 @_way_out_as_note()
 def checked(
-    target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
+    target: Subject, battery: str | bool | None, options: dict[str, Any]
 ) -> ShownReport | ShownReports:
-    """The report of a check, or those of a battery; `request` has "" for a function without a word.
+    """The report of a check, or those of a battery.
 
     Raises:
+        TypeError: as `gradprobe.check`.
         UsageFailure: a word or an option is wrong; whatever else keeps a check from being made stands in its report.
     """
+    given = {name: options.pop(name, None) for name in OWN}
+    own = {name: OWN[name] if word is None else word for name, word in given.items()}
+    reference, other, timeout = own["reference"], own["against"], own["timeout"]
+    request = requested(target, reference, own["family"], options, ("battery", *OWN))
     parse(request.options)
     refuse_unknown_family(request.family)
     for word in filter(None, (request.target, request.reference)):
         refuse_mistyped(word)
-    apart = _is_apart(target, reference, request, manner)
-    battery = AUTO if manner.battery is True else manner.battery or None
-    setting = Setting(
-        isolate=apart,
-        timeout=manner.timeout,
-        # Of several checks it would be the time of each that fails, as on the command line.
-        fix_budget=0 if battery else manner.fix_budget,
-        shrink_budget=manner.shrink_budget,
-        beyond=not battery,
-    )
+    apart = own["isolate"]
+    if apart is None:
+        apart = not any(map(callable, (target, reference, other)))
+    _refuse_contradictions(request, other, timeout, battery, apart=apart)
+    # Of several checks edits would take the time of each that fails, as on the command line.
+    edits = 0 if battery else own["fix_budget"]
+    setting = Setting(isolate=apart, timeout=timeout, fix_budget=edits, beyond=not battery)
     try:
         if not request.options.get("untested"):
             refuse_untested()
     except Failure as failure:
         return shown(failed_report(failure, "", request.target))
-    with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
-        if battery is not None:
-            return ShownReports.of(_battery(battery, request, setting))
+    caches = fresh_caches() if own["fresh"] else contextlib.nullcontext()
+    with bounded(own["max_memory"]), caches:
+        if battery:
+            word = AUTO if battery is True else battery
+            setting = replace(setting, shrink_budget=own["shrink_budget"])
+            return ShownReports.of(_battery(word, request, setting))
         functions = (None, None) if apart else (_function(target), _function(reference))
-        planned = PlannedCheck("", request, fresh=manner.fresh, functions=functions)
-        return shown(report_of_plan(planned, setting, manner.against))
+        planned = PlannedCheck("", request, fresh=own["fresh"], functions=functions)
+        return shown(report_of_plan(planned, setting, other))
 
 
-def _is_apart(
-    target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
-) -> bool:
-    """Whether the check is made by another process. Raises UsageFailure where it cannot be made as it was asked for."""
-    is_called = any(map(callable, (target, reference, manner.against)))
-    apart = not is_called if manner.isolate is None else manner.isolate
-    if apart and not (request.target and request.reference != "" and manner.against != ""):
-        words = "isolate=True, and another process finds no function of a notebook's cell or of another function"
-        raise UsageFailure(f"check: {words}", "write it into a file, or leave out isolate=True")
-    if manner.timeout is not None and not apart:
-        words = "check: timeout stops a process, and this one makes the check"
-        raise UsageFailure(words, "add isolate=True")
-    if manner.battery and manner.against:
-        raise UsageFailure("check: battery takes no against", "make two checks")
-    if manner.battery and not apart:
-        words = "check: a battery runs in processes of its own"
-        raise UsageFailure(words, "name the target by its word")
-    return apart
+def _refuse_contradictions(
+    request: CheckRequest, other: Any, timeout: float | None, battery: Any, *, apart: bool
+) -> None:
+    """Raises UsageFailure where the check cannot be made as it was asked for."""
+    why, way_out = "", ""
+    if apart and not (request.target and request.reference != "" and other != ""):
+        why = "isolate=True, and another process finds no function of a notebook's cell or of another function"
+        way_out = "write it into a file, or leave out isolate=True"
+    elif timeout is not None and not apart:
+        why, way_out = "timeout stops a process, and this one makes the check", "add isolate=True"
+    elif battery and other:
+        why, way_out = "battery takes no against", "make two checks"
+    elif battery and not apart:
+        why, way_out = "a battery runs in processes of its own", "name the target by its word"
+    if why:
+        raise UsageFailure(f"check: {why}", way_out)
 
 
 def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
@@ -125,27 +149,19 @@ def report_of_plan(
     planned: PlannedCheck, setting: Setting, other: Subject | Report | None
 ) -> Report:
     """The report of one check, beside another target or report where one is given. Raises its UsageFailure."""
-    surroundings = contextlib.nullcontext if setting.isolate else _ordinary_torch
-    with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
+    surroundings = contextlib.nullcontext if setting.isolate else ordinary_torch
+    with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder, surroundings():
         if isinstance(other, Report):
             planned = replace(planned, against=Counterpart(other.name, other, ""))
         elif other is not None:
             kept, function = os.path.join(folder, "given.pt"), _function(other)
             word = word_of_subject(other) or getattr(function, "__name__", "")
-            with surroundings():
-                own = None if setting.isolate else function
-                report = report_beside(planned, word, kept, setting, own)
+            own = None if setting.isolate else function
+            report = report_beside(planned, word, kept, setting, own)
             file = kept if os.path.exists(kept) else ""
             planned = replace(planned, against=Counterpart(word, report, file))
-        with surroundings():
-            (made,) = check_each([planned], setting, echo=sys.stderr.write)
+        (made,) = check_each([planned], setting, echo=sys.stderr.write)
     error = made.report.error
     if error is not None and error.kind == UsageFailure.__name__:
         raise UsageFailure(error.message, error.way_out)
     return made.report
-
-
-def _ordinary_torch() -> contextlib.AbstractContextManager[None]:
-    from ..targets.surroundings import ordinary_torch
-
-    return ordinary_torch()

@@ -27,22 +27,22 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """What `gradprobe check` prints, without colours."""
-        return self._text(details=False)
+        return self.text()
 
     @property
     def details(self) -> str:
         """What `gradprobe check --details` prints, without colours."""
-        return self._text(details=True)
+        return self.text(details=True)
 
-    def _text(self, *, details: bool) -> str:
+    def text(self, *, details: bool = False, rest: str = "print(report.details)") -> str:
+        """What `gradprobe check` prints; `rest` shows all of it."""
         from ..render.screen import rendered
         from ..render.terminal import Terminal, plain, width
 
         if not self.measured:
             lines = (*self.error.details, self.error.way_out) if self.error else ()
             return "\n".join([repr(self), *(f"  {line}" for line in lines if line)])
-        look = Terminal(width(), None, utf8=True, details=details, rest="print(report.details)")
-        return plain(rendered(self, look))
+        return plain(rendered(self, Terminal(width(), None, True, details, rest)))
 
     def __repr__(self) -> str:
         """The verdict, in a line."""

@@ -25,7 +25,8 @@ from ..render.terminal import (
     width,
     write_stdout,
 )
-from .own_process import ProgressNote, apart
+from .call import Call
+from .own_process import ProgressNote
 from .report_forms import report_error
 
 if TYPE_CHECKING:
@@ -35,33 +36,27 @@ DRAWS = 5
 """How many draws of the values are measured, from --seed on; their spread is the noise."""
 
 
-def check_baseline(
-    request: CheckRequest | None,
-    file: str,
-    json_file: str | None,
-    *,
-    isolate: bool,
-    show_traceback: bool,
-) -> int:
+def check_baseline(call: Call, file: str, *, is_asked: bool) -> int:
     """Compares what a file holds of a target in its case, and keeps it there first where it holds none; the exit code.
+
+    Where no target and no case is asked for, all that it holds is compared.
 
     Raises:
         UsageFailure: the file holds nothing of the kind, or cannot be read.
     """
-    entries = kept.load(file) if request is None or Path(file).exists() else ()
-    if request is not None:
-        if "inputs" in request.options:
-            words = "--inputs: a file is one draw, and a baseline takes several"
-            raise UsageFailure(words, "drop it")
-        options = dict(request.options)
-        first = options.pop("seed", 0)
-        request = replace(request, options=options)
-        entries = tuple(one for one in entries if one.request.command() == request.command())
-        if not entries:
-            how = (request, file, range(first, first + DRAWS))
-            run = {"isolate": isolate, "show_traceback": show_traceback}
-            return apart(_kept, *how, target=request.target, **run)
-    return _compared(entries, json_file, isolate=isolate, show_traceback=show_traceback)
+    if not is_asked:
+        return _compared(call, kept.load(file))
+    if "inputs" in call.request.options:
+        words = "--inputs: a file is one draw, and a baseline takes several"
+        raise UsageFailure(words, "drop it")
+    options = dict(call.request.options)
+    first = options.pop("seed", 0)
+    request = replace(call.request, options=options)
+    whole = kept.load(file) if Path(file).exists() else ()
+    entries = tuple(one for one in whole if one.request.command() == request.command())
+    if not entries:
+        return call.apart(_kept, request, file, range(first, first + DRAWS))
+    return _compared(call, entries)
 
 
 def _kept(request: CheckRequest, file: str, seeds: range) -> int:
@@ -87,20 +82,18 @@ def _tell_draw(target: str, number: int, total: int) -> None:
     tell(ProgressNote(f"{target}, draw {number} of {total}", number - 1, total, "draws", words))
 
 
-def _compared(
-    entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, show_traceback: bool
-) -> int:
+def _compared(call: Call, entries: tuple[Entry, ...]) -> int:
     from ..commands.growth import compared, together
 
-    comparisons = sum(compared(entry) for entry in entries)
+    comparisons, json_file = sum(compared(entry) for entry in entries), call.forms.json
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
     for entry in entries:
-        name, how = entry.request.target, (entry, comparisons, json_file == "-")
+        one = replace(call, request=entry.request)
         try:
-            code, document = apart(_compared_again, *how, target=name, isolate=isolate)
+            code, document = one.apart(_compared_again, entry, comparisons, json_file == "-")
         except Exception as error:
-            failure = report_error(error, show_traceback)
+            failure, name = report_error(error, call.tracebacks), entry.request.target
             code = failure.exit_code
             document = document_of(failed_report(failure, entry.request.command(), name))
         except KeyboardInterrupt:

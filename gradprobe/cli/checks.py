@@ -47,10 +47,9 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     made: list[CheckOutcome] = []
     try:
         with Progress(lambda: _case_line(planned), patience=0.0) as tick:
-            tick("importing torch and the target", None)
-            stages = _by_layout(planned, tick)
-            checks = check_each([planned], setting, echo=sys.stderr.write, tick=stages)
-            made.extend(checks)  # what came before Ctrl-C stays
+            stages = by_layout(planned, tick)
+            # What came before Ctrl-C stays.
+            made.extend(check_each([planned], setting, echo=sys.stderr.write, tick=stages))
     except KeyboardInterrupt:
         # What was measured is shown; the files hold it too, marked as incomplete.
         for checked in made:
@@ -101,8 +100,8 @@ def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = 
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
 
 
-def _by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
-    """Tells how many of the layouts are done; of a single one, how far its comparison is."""
+def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
+    """What tells how many of the layouts are done; of a single one, how far its comparison is."""
     begun, total = list[str](), len(planned.layouts)
 
     def take(stage: str, fraction: float, layout: str) -> None:
@@ -149,7 +148,6 @@ def check_several(runner: Runner, forms: Forms) -> int:
     show(table.head() if is_shown else [])
     try:
         with Progress() as tick:
-            tick("importing torch and the target", None)
             for outcome in runner.outcomes(tick):
                 if (now := time.monotonic()) >= due:
                     forms.write_so_far(runner.so_far)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from ..commands.settings import seconds
-from ..inputs import history as last
+from ..model.case import flag_of
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import (
@@ -23,100 +20,61 @@ from ..render.terminal import (
     write_stdout,
 )
 from ..targets.builtin import has_driver
-from . import shared_options as shared
-from .report_forms import failures_told, show_document
+from .call import Call, command, count_of_workers
+from .options import option
+from .report_forms import show_document
 
 if TYPE_CHECKING:
     from ..commands.mutate.campaign import Campaign
 
-SAMPLE = 40
+_CHECK = "The gate: a command that fails where the kernel is wrong, such as 'pytest -q' (default: gradprobe check)"
+_FILE = "Where faults are planted (default: the target's own file)"
+_WORKERS = "Gates that run at the same time (default: one a core, or one with a GPU)"
+_TIMEOUT = "Time for one fault (default: 5 times what the gate takes, and 30 s)"
 # How many lie between two words on stderr of how far it is, where there is no terminal.
 _BETWEEN = 10
 
 
-@shared.with_case_options
+@command("target", "family", takes_file=True)
 def mutate(
-    target: shared.Target = None,
-    check: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="The gate: a command that fails where the kernel is wrong, such as 'pytest -q' (default:"
-            " gradprobe check)",
-        ),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py", help="Where faults are planted (default: the target's own file)"
-        ),
-    ] = None,
-    sample: Annotated[int, typer.Option(metavar="N", min=1, help="Faults to plant")] = SAMPLE,
+    call: Call,
+    check: Annotated[str | None, option("--check", _CHECK, "COMMAND")] = None,
+    file: Annotated[str | None, option("--file", _FILE, "FILE.py")] = None,
+    sample: Annotated[int, option("--sample", "Faults to plant", "N", min=1)] = 40,
     classes: Annotated[
-        str | None,
-        typer.Option("--class", metavar="S1,M1,...", help="Plant faults of these classes only"),
+        str | None, option("--class", "Plant faults of these classes only", "S1,M1,...")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Gates that run at the same time (default: one a core, or one with a GPU)"
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Time for one fault (default: 5 times what the gate takes, and 30 s)",
-        ),
-    ] = None,
-    family: shared.Family = None,
-    json_file: shared.JsonFile = None,
-    show_traceback: shared.Traceback = False,
-    *,
-    options: dict[str, Any],
-) -> None:
+    workers: Annotated[int | None, option("--workers", _WORKERS)] = None,
+    timeout: Annotated[float | None, option("--timeout", _TIMEOUT, "SECONDS")] = None,
+) -> int:
     """Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.
 
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    request = shared.request_of(target, family, options, takes_file=True)
-    words: dict[str, Any] = {"check": check, "file": file, "class": classes, "timeout": timeout}
-    words["sample"] = None if sample == SAMPLE else sample
-    repro_command = replace(request, target=target or "").command("mutate", **words)
-    with failures_told(json_file, repro_command, show_traceback, request.target):
-        gate = _gate(request, check)
-        shared.refuse_wrong_words(request, takes_file=True)
-        at_a_time = shared.count_of_workers(workers, unless_gpu=True)
-        limit = None if timeout is None else seconds(timeout)
-        wanted = _wanted(classes)
-        from ..commands.mutate.campaign import Campaign, Gate
-        from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled
+    gate = _gate(call, check)
+    at_a_time = count_of_workers(workers, unless_gpu=True)
+    limit = None if timeout is None else seconds(timeout)
+    wanted = _wanted(classes)
+    from ..commands.mutate.campaign import Campaign, Gate
+    from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled
 
-        source = read_file(*file_of(request, file))
-        mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
-        if not mutants:
-            reason = f"no fault of class {classes} can be planted in {source.path}"
-            raise UsageFailure(reason, "drop --class")
-        chosen = tuple(sampled(mutants, sample, int(options.get("seed", 0))))
-        campaign = Campaign(
-            request.target,
-            Gate.of(gate),
-            source,
-            len(mutants),
-            chosen,
-            at_a_time,
-            limit,
-            not has_driver(),
-        )
-        raise typer.Exit(_run(campaign, json_file, repro_command))
+    request = call.request
+    source = read_file(*file_of(request, file))
+    mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
+    if not mutants:
+        reason = f"no fault of class {classes} can be planted in {source.path}"
+        raise UsageFailure(reason, "drop --class")
+    chosen = tuple(sampled(mutants, sample, int(request.options.get("seed", 0))))
+    how = (Gate.of(gate), source, len(mutants), chosen, at_a_time, limit, not has_driver())
+    return _run(Campaign(request.target, *how), call)
 
 
-def _run(campaign: Campaign, json_file: str | None, repro_command: str) -> int:
+def _run(campaign: Campaign, call: Call) -> int:
     """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
     from ..commands.mutate.campaign_screen import campaign_as_json, render_campaign
 
-    latest, total = campaign, len(campaign.chosen)
+    latest, total, json_file = campaign, len(campaign.chosen), call.forms.json
 
     def take(so_far: Campaign) -> None:
         nonlocal latest
@@ -125,7 +83,7 @@ def _run(campaign: Campaign, json_file: str | None, repro_command: str) -> int:
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
             note(f"{done} of {total} tried")
         if json_file is not None and keeps_changing(json_file):
-            dump(json_file, unfinished(campaign_as_json(so_far, repro_command)))
+            dump(json_file, unfinished(campaign_as_json(so_far, call.line)))
 
     with Progress() as tick:
         tick("the gate on the file as it is", None)
@@ -138,17 +96,16 @@ def _run(campaign: Campaign, json_file: str | None, repro_command: str) -> int:
                 tick.over(lambda: show(render_campaign(latest, width())))
             print_failure(interrupted(done, total, "faults"))
             raise
-    show_document(
-        json_file, campaign_as_json(ended, repro_command), render_campaign(ended, width())
-    )
+    show_document(json_file, campaign_as_json(ended, call.line), render_campaign(ended, width()))
     return ended.exit_code
 
 
-def _gate(request: last.CheckRequest, check: str | None) -> str:
+def _gate(call: Call, check: str | None) -> str:
     """The command of the gate, as a person types it."""
+    request = call.request
     if check is not None:
         for name in sorted(request.options.keys() - {"seed", "device"}):
-            flag = f"--{name.replace('_', '-')}"
+            flag = flag_of(name)
             words = f"{flag}: a case of gradprobe check, and --check names another gate"
             raise UsageFailure(words, f"drop {flag}")
         return check

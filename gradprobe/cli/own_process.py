@@ -59,7 +59,6 @@ def apart(
     """
     step = ProgressNote("", 0, 0, "")
     with Progress() as tick:
-        tick("importing torch and the target", None)
 
         def show(_: int, value: str | ProgressNote) -> None:
             nonlocal step

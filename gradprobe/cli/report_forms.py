@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ..inputs.versions import refuse_untested
 from ..model.documents import Reports
 from ..model.failures import Failure, UsageFailure, as_failure
 from ..model.report import Report, failed_report
@@ -29,38 +24,9 @@ from ..render.terminal import (
     write_stderr,
     write_stdout,
 )
-from .shared_options import UNTESTED, Details, with_group
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-
-def with_forms(
-    command: Callable[..., None], flags: Iterable[str] = tuple(FORMS), *, details: bool = True
-) -> Callable[..., None]:
-    """Gives a command the option of every form, or of some, as `forms`; without --details it shows all."""
-    names = {f"{flag[2:]}_file": flag for flag in flags}
-
-    def forms_of(details: bool = True, **words: Any) -> Forms:
-        files = {flag: words[name] for name, flag in names.items() if words[name]}
-        return Forms(
-            {flag: STDERR if file is True else file for flag, file in files.items()}, details
-        )
-
-    options = {"details": (False, Details)} if details else {}
-    options |= {name: _option(flag) for name, flag in names.items()}
-    return with_group(command, "forms", forms_of, options)
-
-
-def _option(flag: str) -> tuple[Any, Any]:
-    if FORMS[flag].unfinished is None:
-        return False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
-    described = typer.Option(flag, metavar="FILE", help=FORMS[flag].help)
-    return None, Annotated[str | None, described]
-
-
-with_page = partial(with_forms, flags=("--json", "--html"))
-"""The same of what is of no use to CI."""
 
 
 def show_document(json_file: str | None, document: dict[str, Any], lines: list[Text]) -> None:
@@ -77,9 +43,10 @@ class Forms:
     details: bool = False
     """Whether stdout shows all of a report."""
 
-    @classmethod
-    def json(cls, file: str | None) -> Forms:
-        return cls({} if file is None else {"--json": file})
+    @property
+    def json(self) -> str | None:
+        """The file of the report as JSON."""
+        return self.files.get("--json")
 
     def show(self, report: Report, rest: str = "") -> None:
         """Shows a report, unless stdout is a document's; `rest` is the command that shows all of it."""
@@ -177,38 +144,13 @@ def _summarize(several: Reports) -> UsageFailure | None:
     return None
 
 
-@contextlib.contextmanager
-def failures_told(
-    forms: Forms | str | None,
-    repro_command: str,
-    show_traceback: bool,
-    target: str | None = None,
-    *,
-    runs: bool = True,
-) -> Iterator[None]:
-    """Turns failures into messages on stderr, an error report in each form asked for, and the exit code.
+def write_failure(forms: Forms, failure: Failure, line: str, target: str | None = None) -> int:
+    """Writes a failure that is on stderr already in each form asked for; the exit code.
 
     Args:
-        forms: those of the command, or the file of JSON where it has no other.
-        runs: whether a kernel is run, which needs versions that gradprobe is tested with.
+        line: the command line, as it was typed.
     """
-    try:
-        if runs and not UNTESTED.get():
-            refuse_untested()
-        yield
-    except typer.Exit:
-        raise
-    except Exception as error:
-        failure = report_error(error, show_traceback)
-        asked = forms if isinstance(forms, Forms) else Forms.json(forms)
-        raise typer.Exit(write_failure(asked, failure, repro_command, target)) from None
-
-
-def write_failure(
-    forms: Forms, failure: Failure, repro_command: str, target: str | None = None
-) -> int:
-    """Writes a failure that is on stderr already in each form asked for; the exit code."""
-    made = Reports(reports=(failed_report(failure, repro_command, target),))
+    made = Reports(reports=(failed_report(failure, line, target),))
     return forms.write(made, failure.exit_code, said=str(failure))
 
 

@@ -21,8 +21,9 @@ from ..inputs.versions import installed_versions
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.writing import safe
 from ..render.files import FILES, FORMS, files_in
+from .call import LINE
+from .options import ShortHelp
 from .report_forms import Forms, write_failure
-from .shared_options import ShortHelp
 
 COMMANDS = (
     *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
@@ -63,7 +64,6 @@ def root(
 _RARELY = 100_000
 # What the parser raises: typer names only this kind of it.
 _UsageError: Any = typer.BadParameter.__bases__[0]
-_WORDS = "gradprobe.words"
 
 
 class Commands(TyperGroup):
@@ -80,7 +80,7 @@ class Commands(TyperGroup):
         return imported(cmd_name) if cmd_name in COMMANDS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[_WORDS] = list(args)
+        ctx.meta[LINE] = shlex.join(["gradprobe", *args])
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -89,16 +89,14 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        words = ctx.meta[_WORDS]
+        words = shlex.split(ctx.meta[LINE])[1:]
         try:
             return super().invoke(ctx)
         except _UsageError as error:
             error.message = safe(error.message)
             flags = FILES.get(words[0], ()) if words[0] in COMMANDS else tuple(FORMS)
-            forms = Forms(files_in(words, flags))
-            if forms.files:
-                failure = UsageFailure(error.format_message())
-                write_failure(forms, failure, shlex.join(["gradprobe", *words]))
+            failure = UsageFailure(error.format_message())
+            write_failure(Forms(files_in(words, flags)), failure, ctx.meta[LINE])
             raise
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

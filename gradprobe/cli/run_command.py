@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from ..commands.suite.outcome import code_of, code_of_report
 from ..inputs import history as last
@@ -17,57 +14,48 @@ from ..model.report import Report
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, show
-from . import shared_options as shared
-from .own_process import ProgressNote, apart
-from .report_forms import failures_told, show_document
+from .call import Call, command
+from .options import DEFAULT, argument, option
+from .own_process import ProgressNote
+from .report_forms import show_document
 
 if TYPE_CHECKING:
     from ..commands.record.replay import ProgramResult
 
 _COMMAND = "The command that runs the program"
-_TARGET = typer.Option(
-    "--target", metavar="TARGET", help="What to check with the real inputs (default: FUNCTION)"
-)
+_WATCH = "MODULE:FUNCTION, the attention to watch"
+_TARGET = "What to check with the real inputs (default: FUNCTION)"
+_ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
 
 
-@shared.with_case_options
+@command("family", "reference", "isolate")
 def run(
-    command: Annotated[list[str] | None, shared.argument("-- COMMAND ...", _COMMAND)] = None,
-    watch: Annotated[str | None, shared.option("--watch")] = None,
-    target: Annotated[str | None, _TARGET] = None,
-    keep: Annotated[int, shared.option("--keep")] = 16,
-    order: Annotated[str, shared.option("--order")] = "bhld",
-    family: shared.Family = None,
-    reference: shared.Reference = None,
-    json_file: shared.JsonFile = None,
-    isolate: shared.Isolate = True,
-    show_traceback: shared.Traceback = False,
-    *,
-    options: dict[str, Any],
-) -> None:
+    call: Call,
+    program: Annotated[list[str] | None, argument("-- COMMAND ...", _COMMAND)] = None,
+    watch: Annotated[str | None, option("--watch", _WATCH, "FUNCTION")] = None,
+    target: Annotated[str | None, option("--target", _TARGET, "TARGET")] = None,
+    keep: Annotated[int, option("--keep", "The most sets of inputs to keep")] = 16,
+    order: Annotated[str, option("--order", _ORDER)] = PLAIN,
+) -> int:
     """Run a program with its attention function watched, and check that with the program's real inputs and dO.
 
     The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
     and checked as they lay in memory.
     """
+    if watch is None:
+        raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
+    from ..commands.record.capture import FOLDER, CapturePlan
+    from ..commands.record.replay import run_watched
+
+    keeping = CapturePlan(FOLDER / watch.replace(":", "."), keep, order)
+    call = call.of(replace(call.request, target=target or DEFAULT))
+    quiet = call.forms.json == "-"
+    ended = run_watched(program or [], watch, keeping, quiet=quiet)
     # The same function takes its tensors as it did when it was watched.
     shapes = {"shapes": order} if target is None and order != PLAIN else {}
-    request = last.CheckRequest(target or watch or "", family, reference, shapes | options)
-    words = {"watch": watch, "target": target, "keep": keep, "order": order}
-    own = last.CheckRequest("", family, reference, options).command("run", **words)
-    repro_command = f"{own} -- {shlex.join(command or [])}"
-    with failures_told(json_file, repro_command, show_traceback):
-        if watch is None:
-            raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        from ..commands.record.capture import FOLDER, CapturePlan
-        from ..commands.record.replay import run_watched
-
-        keeping = CapturePlan(FOLDER / watch.replace(":", "."), keep, order)
-        shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
-        ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
-        how = {"isolate": isolate, "show_traceback": show_traceback}
-        sets = (ended, request, watch)
-        raise typer.Exit(apart(_check_each_set, *sets, json_file, target=request.target, **how))
+    options = {**shapes, **call.request.options}
+    call = replace(call, request=replace(call.request, target=target or watch, options=options))
+    return call.apart(_check_each_set, ended, call.request, watch, call.forms.json)
 
 
 def _check_each_set(

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
-
-import typer
 
 from ..commands.saved_reports import damage_told, read
 from ..commands.suite.outcome import code_of_reports
 from ..inputs.history import FILE, last_report
-from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..render.files import FORMS
 from ..render.source_places import with_origin
 from ..render.terminal import dump, terminal, width
 from ..render.terminal import show as show_lines
+from .call import Call, command
 from .checks import say, say_nothing_compared
-from .report_forms import Forms, failures_told, with_forms, write_form
-from .shared_options import Traceback, argument
+from .options import argument
+from .report_forms import Forms, write_form
 
 _FILE = "What --json wrote, of one check or of several (default: the last check of this folder)"
 _NEW = "A report of now, to say what changed since FILE"
 
 
-@partial(with_forms, details=False)
+@command(has_case=False, is_run=False, forms=tuple(FORMS))
 def show(
+    call: Call,
     file: Annotated[str | None, argument("FILE", _FILE)] = None,
     newer: Annotated[str | None, argument("NEW", _NEW)] = None,
-    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    show_traceback: Traceback = False,
-) -> None:
+) -> int:
     """Show a saved report in any form, without running anything: made on one machine, read on any.
 
     Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
@@ -40,16 +37,12 @@ def show(
     Of two reports it says what changed, in JSON and as a page too, and exits with 1 where something is worse: a
     verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
     """
-    files = " ".join(filter(None, (file, newer)))
-    with failures_told(Forms(), command_line("show", files, {}), show_traceback, runs=False):
-        forms.refuse_one_file_twice()
-        if file is not None and newer is not None:
-            raise typer.Exit(_show_changes(file, newer, forms))
-        several = with_origin(_last() if file is None else read(file))
-        with damage_told(file or str(FILE)):
-            _print(several, forms, show_traceback)
-            code = forms.write(several, code_of_reports(several))
-        raise typer.Exit(code)
+    if file is not None and newer is not None:
+        return _show_changes(file, newer, call.forms)
+    several = with_origin(_last() if file is None else read(file))
+    with damage_told(file or str(FILE)):
+        _print(several, call)
+        return call.forms.write(several, code_of_reports(several))
 
 
 def _show_changes(old: str, new: str, forms: Forms) -> int:
@@ -64,7 +57,7 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
         changes = comparison.changes_of(before, after)
         if not forms.on_stdout:
             show_lines(list(comparison.render_comparison(changes, width())))
-        dump(forms.files.get("--json"), comparison.comparison_as_json(changes))
+        dump(forms.json, comparison.comparison_as_json(changes))
         if page := forms.files.get("--html"):
             from ..render.page import page_of_comparison
 
@@ -81,15 +74,15 @@ def _last() -> Reports:
     return Reports(reports=(report,), origin=report.origin)
 
 
-def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
+def _print(several: Reports, call: Call) -> None:
     from ..commands.suite.check_table import render_several
     from ..render.screen import rendered
 
-    look = replace(terminal(), details=True)
+    look, is_shown = replace(terminal(), details=True), not call.forms.on_stdout
     if several.planned is not None and not any(report.strides for report in several.reports):
         say_nothing_compared(several)
-        show_lines([] if forms.on_stdout else list(render_several(several, look, tracebacks)))
+        show_lines(list(render_several(several, look, call.tracebacks)) if is_shown else [])
         return
     for report in several.reports:
-        say(report, tracebacks)
-        show_lines([] if forms.on_stdout else rendered(report, look))
+        say(report, call.tracebacks)
+        show_lines(rendered(report, look) if is_shown else [])

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure
@@ -16,74 +14,50 @@ from ..model.writing import replace_file
 from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
-from . import shared_options as shared
-from .diff_command import like_the_last
-from .own_process import ProgressNote, apart
-from .report_forms import failures_told
+from .call import Call, command
+from .options import option
+from .own_process import ProgressNote
 
 if TYPE_CHECKING:
     from ..commands.shrink.shrinking import ShrinkResult
     from ..commands.shrink.simpler_cases import Simplification
     from ..model.case import Case
 
+_SCRIPT = "File of a script that shows the fault without gradprobe"
+_TEST = "File of a pytest test of the smallest case"
+_OF_EACH = (
+    "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
+    "another)"
+)
 
-@shared.with_case_options
+
+@command("target", "timeout", "fix_budget", "family", "reference")
 def shrink(
-    target: shared.Target = None,
-    tries: Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")] = 200,
-    script: Annotated[
-        str,
-        typer.Option(
-            "--script",
-            metavar="FILE.py",
-            help="File of a script that shows the fault without gradprobe",
-        ),
-    ] = str(last.FOLDER / "shrunk.py"),
-    test: Annotated[
-        str,
-        typer.Option(
-            "--test", metavar="FILE.py", help="File of a pytest test of the smallest case"
-        ),
-    ] = str(last.FOLDER / "test_shrunk.py"),
-    isolate: shared.IsolateEach = None,
-    timeout: shared.Timeout = None,
-    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
-    family: shared.Family = None,
-    reference: shared.Reference = None,
-    json_file: shared.JsonFile = None,
-    show_traceback: shared.Traceback = False,
-    *,
-    options: dict[str, Any],
-) -> None:
+    call: Call,
+    tries: Annotated[int, option("--tries", "The most cases to try", "N", min=1)] = 200,
+    script: Annotated[str, option("--script", _SCRIPT, "FILE.py")] = str(
+        last.FOLDER / "shrunk.py"
+    ),
+    test: Annotated[str, option("--test", _TEST, "FILE.py")] = str(
+        last.FOLDER / "test_shrunk.py"
+    ),
+    isolate: Annotated[bool | None, option("--isolate/--no-isolate", _OF_EACH)] = None,
+) -> int:
     """Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test.
 
     It begins with the case that is given, else with that of the last check in this folder.
     """
-    asked = shared.request_of(target, family, options, reference)
-    with failures_told(json_file, asked.command("shrink"), show_traceback):
-        request, repeated = like_the_last(asked, named=target is not None)
-    with failures_told(json_file, request.command("shrink"), show_traceback):
-        shared.refuse_wrong_words(request)
-        settings = shared.settings_here(request.target)
-        seconds = settings.timeout(timeout)
-        shared.note_settings(settings, request.options, timeout)
-        request = settings.over(request)
-        if repeated:
-            note(f"as in the last check here: {request.command()}")
-        alone = bool(isolate) or seconds is not None
-        how = Setting(show_traceback, isolate=alone, timeout=seconds, fix_budget=fix_budget)
-        # Where each case has a process of its own, none is run in this one.
-        apart_too = not (isolate is False or alone)
-        words = (request, tries, how, {"script": script, "test": test}, json_file)
-        raise typer.Exit(
-            apart(
-                _shrunken,
-                *words,
-                target=request.target,
-                isolate=apart_too,
-                show_traceback=show_traceback,
-            )
-        )
+    call, repeated = call.as_last()
+    settings = call.settings()
+    request = settings.over(call.request)
+    if repeated:
+        note(f"as in the last check here: {request.command()}")
+    how = call.setting(settings)
+    alone = bool(isolate) or how.timeout is not None
+    # Where each case has a process of its own, none is run in this one.
+    call = replace(call, isolate=not (isolate is False or alone))
+    words = (request, tries, replace(how, isolate=alone), {"script": script, "test": test})
+    return call.apart(_shrunken, *words, call.forms.json)
 
 
 def _shrunken(
@@ -118,11 +92,7 @@ def _shrunken(
 
 
 def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
-    """Writes the script and the test of a shrunken case; those that were written, by what they are.
-
-    Raises:
-        UsageFailure: a file cannot be written.
-    """
+    """Writes the script and the test of a shrunken case; those that were written, by what they are. UsageFailure."""
     from ..commands.shrink.program import pytest_source
     from ..render.console import first_line
 
@@ -131,8 +101,7 @@ def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
     sources = {}
     if result.script:
         sources["script"] = result.script.at(Path(files["script"]))
-    first = first_line(result.last)
-    sources["test"] = pytest_source(result.request, first, Path(files["test"]))
+    sources["test"] = pytest_source(result.request, first_line(result.last), Path(files["test"]))
     for what, source in sources.items():
         file = Path(files[what])
         try:

@@ -6,8 +6,6 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 from rich.text import Text
 
@@ -20,73 +18,50 @@ from ..commands.watched_files import (
     digest,
     imported,
     listed_files,
-    of_settings,
     refuse_without_watchfiles,
 )
 from ..inputs import history as last
 from ..model.documents import Reports
-from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report
 from ..processes.each import AbandonedWork, abandoned_when
 from ..processes.process import begin_child, begun_early
 from ..render.comparison import changes_since, sentences_of
-from ..render.terminal import Progress, note, print_failure, show, terminal, write_as_is
+from ..render.terminal import Progress, note, show, terminal, write_as_is
 from . import IMPORTED_EARLY
-from . import shared_options as shared
-from .checks import say
-from .report_forms import Forms, failures_told
+from .call import Call, command
+from .checks import by_layout, say
+from .report_forms import Forms
 
 
-@shared.with_case_options
-def watch(
-    target: shared.Target = None,
-    family: shared.Family = None,
-    reference: shared.Reference = None,
-    json_file: shared.JsonFile = None,
-    timeout: shared.Timeout = None,
-    fix_budget: shared.FixBudget = shared.FIX_BUDGET,
-    show_traceback: shared.Traceback = False,
-    *,
-    options: dict[str, Any],
-) -> None:
+@command("target", "family", "reference", "timeout", "fix_budget")
+def watch(call: Call) -> int:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 
     Torch is imported between saves. How the first layout stands is told before the rest. Ctrl-C ends it.
     """
-    request = shared.request_of(target, family, options, reference)
-    with failures_told(json_file, request.command("watch"), show_traceback, request.target):
-        refuse_without_watchfiles()
-        shared.refuse_wrong_words(request)
-
-        def plan() -> tuple[PlannedCheck, Setting]:
-            settings = shared.settings_here(target)
-            shared.note_settings(settings, options, timeout)
-            seconds = settings.timeout(timeout)
-            how = Setting(show_traceback, timeout=seconds, fix_budget=fix_budget, beyond=True)
-            chosen = shared.BUILT_IN if target is None else ""
-            return PlannedCheck("", settings.over(request), chosen=chosen), how
-
-        watched = _Watch(plan, Forms.json(json_file))
-        # Python takes bytecode for that of a text of the same length, saved in the same second.
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        with begun_early(IMPORTED_EARLY):
-            watched.go_on()
+    refuse_without_watchfiles()
+    settings = call.settings()
+    planned = PlannedCheck("", settings.over(call.request), chosen=call.chosen)
+    watched = _Watch(planned, call.setting(settings, beyond=True), call.forms)
+    # Python takes bytecode for that of a text of the same length, saved in the same second.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    with begun_early(IMPORTED_EARLY):
+        watched.go_on()
+    return 0
 
 
 class _Watch:
     """One check after another, until Ctrl-C."""
 
-    def __init__(self, plan: Callable[[], tuple[PlannedCheck, Setting]], forms: Forms) -> None:
-        """Raises UsageFailure, from the plan."""
-        self._plan, self._forms = plan, forms
-        self.planned, self._setting = plan()
-        self._sources = Sources.of(at_first(self.planned) | of_settings(self.planned))
+    def __init__(self, planned: PlannedCheck, setting: Setting, forms: Forms) -> None:
+        self._planned, self._setting, self._forms = planned, setting, forms
+        self._sources = Sources.of(at_first(planned))
         self._before: Report | None = None
         """The last that compared something."""
 
     def go_on(self) -> None:
-        note(f"{self.planned.case_line}; Ctrl-C ends it")
+        note(f"{self._planned.case_line}; Ctrl-C ends it")
         while True:
             begun = time.time()
             try:
@@ -99,24 +74,10 @@ class _Watch:
                 begin_child(IMPORTED_EARLY)
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
-            _clear()
-            verb = "saved" if any(map(os.path.exists, saved)) else "removed"
-            words = f"{listed_files(saved)} {verb}" if saved else "the same again saved"
+            if (rows := terminal().rows) is not None:  # what stood there can be scrolled to
+                write_as_is("\n" * rows + "\x1b[H\x1b[J")
+            words = f"{listed_files(saved)} saved" if saved else "the same again saved"
             note(f"{time.strftime('%H:%M:%S')} {words}")
-            if not of_settings(self.planned).isdisjoint(saved):
-                self._plan_anew()
-
-    def _plan_anew(self) -> None:
-        """By the settings that were saved, once they are valid."""
-        while True:
-            try:
-                self.planned, self._setting = self._plan()
-                return
-            except UsageFailure as failure:
-                print_failure(failure)
-                note("waiting for it to be saved")
-                self._sources.wait()
-                self._sources = Sources.of(self._sources.digests)
 
     def _checked(self) -> CheckOutcome:
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
@@ -132,13 +93,10 @@ class _Watch:
             lines.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
             tick.over(lambda: note("\ngradprobe: ".join(lines)))
 
-        def show_stage(stage: str, _: float, layout: str) -> None:
-            tick(f"{layout}: {stage}" if layout else stage, None)
-
         with Progress() as tick:
-            tick("importing the target", None)
-            how: dict[str, Any] = {"echo": sys.stderr.write, "tick": show_stage}
-            (checked,) = check_each([self.planned], self._setting, told=tell_first, **how)
+            stages, echo = by_layout(self._planned, tick), sys.stderr.write
+            plan = [self._planned]
+            (checked,) = check_each(plan, self._setting, told=tell_first, echo=echo, tick=stages)
             return checked
 
     def _show(self, checked: CheckOutcome, seconds: float) -> None:
@@ -161,9 +119,8 @@ class _Watch:
     def _wait(self, checked: CheckOutcome, begun: float) -> list[str]:
         """The files that are saved next, or were since the check began."""
         before = self._sources.digests
-        files = imported(self.planned, checked)
-        files = files or {*before, *at_first(self.planned), *checked.report.sources}
-        files |= of_settings(self.planned)
+        files = imported(self._planned, checked)
+        files = files or {*before, *at_first(self._planned), *checked.report.sources}
         # One that was not known when the check began counts by its time.
         digests = {
             file: "" if _saved_at(file) > begun else digest(file)
@@ -171,7 +128,7 @@ class _Watch:
         }
         known = {file: before[file] for file in files & before.keys()}
         self._sources = Sources(digests | known)
-        own = os.path.abspath(self.planned.request.target.rpartition(":")[0] or ".")
+        own = os.path.abspath(self._planned.request.target.rpartition(":")[0] or ".")
         waited = sorted(files, key=lambda file: (os.path.abspath(file) != own, file))
         note(f"waiting for {listed_files(waited)} to be saved")
         return self._sources.wait()
@@ -180,9 +137,3 @@ class _Watch:
 def _saved_at(file: str) -> float:
     """In seconds since 1970; 0 of one that is not there."""
     return os.stat(file).st_mtime if os.path.exists(file) else 0.0
-
-
-def _clear() -> None:
-    """A terminal begins anew; what stood there can be scrolled to."""
-    if (rows := terminal().rows) is not None:
-        write_as_is("\n" * rows + "\x1b[H\x1b[J")

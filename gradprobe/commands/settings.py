@@ -1,24 +1,21 @@
-"""What a project and its environment set: [tool.gradprobe] of pyproject.toml, and a variable GRADPROBE_NAME an option.
-
-Both hold words of the command line; its flags win over the environment, which wins over the table.
-"""
+"""What a project sets: [tool.gradprobe] of pyproject.toml, in words of the command line, whose flags win over it."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS, Option, parse, refuse_unknown_family, word_of
+from ..inputs.options import OPTIONS, Option, flags, parse, refuse_unknown_family, word_of
 from ..model.failures import UsageFailure, did_you_mean
 from .suite.plan import PlannedCheck
 
-# Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
+# Two options for the same thing: where a flag or a case sets one, the other of the table is ignored.
 _EITHER = {"layout": "runs", "runs": "layout"}
 # Seconds of a year: what the system's clocks take without overflow.
 _LONGEST = 31_536_000.0
@@ -41,7 +38,7 @@ _SCOPE_ROWS = {
     "reference": Option("reference", str, ""),
 }
 _CASE_ROWS = {**_SCOPE_ROWS, **{row.name: row for row in OPTIONS if row is not _RUNS}}
-_TOP_ROWS = {**_SCOPE_ROWS, "strict": _CASE_ROWS["strict"], "timeout": _TIMEOUT}
+_TOP_ROWS = {**_SCOPE_ROWS, "strict": _CASE_ROWS["strict"]}
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Scope:
     family: str | None = None
     reference: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Words of the command line; of the top, strict, runs and timeout."""
+    """Words of the command line; of the top, strict and runs."""
 
 
 @dataclass(frozen=True)
@@ -61,35 +58,27 @@ class Settings:
     """The file, from the current folder where that is shorter; "" where no project is configured."""
     top: Scope = Scope()
     cases: Mapping[str, Scope] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    limit: float | None = None
+    """Seconds for one check."""
 
     def over(self, request: CheckRequest) -> CheckRequest:
         """A check that the command line names. The table's family and reference are those of its own targets."""
         top = self.top if request.target in self.top.targets else Scope()
         family, reference = request.family or top.family, request.reference or top.reference
-        options = merged(request.options, self.environment, self.top.options)
-        options.pop("timeout", None)
+        options = merged(request.options, self.top.options)
         return CheckRequest(request.target, family, reference, options)
 
     def timeout(self, given: float | None) -> float | None:
         """The seconds for one check. Raises UsageFailure: --timeout is no valid time."""
-        if given is not None:
-            return seconds(given)
-        return merged(self.environment, self.top.options).get("timeout")
+        return self.limit if given is None else seconds(given)
 
-    def line(self, given: Mapping[str, Any], counted: Sequence[str] = ()) -> str | None:
-        """What is in force besides the options of the command line; `counted` is what else the table gives."""
-        whole = merged(given, self.environment, self.top.options)
-        stronger = {*given, *self.environment}
-        table = sorted(self.top.options.keys() & whole.keys() - stronger)
-        variables = [
-            f"{_variable(name)} is set"
-            for name in self.environment
-            if not given.keys() & {name, _EITHER.get(name)}
-        ]
-        words = ", ".join([*counted, *(_in_words(name, whole[name]) for name in table)])
-        of_table = [f"[tool.gradprobe] of {self.place}: {words}"] if words else []
-        return "; ".join([*of_table, *variables]) or None
+    def line(self, given: Collection[str], *, has_targets: bool) -> str:
+        """What the table says besides these options of the command line; "" where that is nothing."""
+        left = merged(dict.fromkeys(given), {**self.top.options, "timeout": self.limit})
+        words = flags({name: left[name] for name in left if name not in given})
+        if has_targets and (self.top.targets or self.cases):
+            words.insert(0, "its targets")
+        return f"[tool.gradprobe] of {self.place}: {' '.join(words)}" if words else ""
 
     def configured(self) -> list[PlannedCheck]:
         """Every configured target on every configured case, else the default one; target by target, in one process.
@@ -105,8 +94,7 @@ class Settings:
                 what = f"[tool.gradprobe.cases.{name}] of {self.place} has no target"
                 way_out = 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
                 raise UsageFailure(what, way_out)
-            options = merged(self.environment, case.options, top.options)
-            options.pop("timeout", None)
+            options = merged(case.options, top.options)
             own = (case.family or top.family, case.reference or top.reference, options)
             for target in targets:
                 request = CheckRequest(target, *own)
@@ -115,26 +103,14 @@ class Settings:
         return sorted(plan, key=lambda check: order.index(check.request.target))
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several sources, the strongest first."""
-    found: dict[str, Any] = {}
-    for options in layers:
-        weaker = {name: word for name, word in options.items() if _EITHER.get(name) not in found}
-        found = weaker | found
-    return found
-
-
-def _in_words(name: str, word: Any) -> str:
-    if name == "runs":
-        return f"layouts {' and '.join(word)}"
-    if name == "timeout":
-        return f"timeout {word:g} s"
-    return name if word else f"not {name}"
+def merged(strong: Mapping[str, Any], weak: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of two sources, of which the first wins."""
+    left = {name: word for name, word in weak.items() if _EITHER.get(name) not in strong}
+    return left | dict(strong)
 
 
 def settings_of(folder: Path) -> Settings:
-    """What the environment says, and the nearest pyproject.toml with a table, from a folder upwards. UsageFailure."""
-    environment = _environment()
+    """What the nearest pyproject.toml with a table says, from a folder upwards. UsageFailure."""
     for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
         table = table_of(file)
         if table is None:
@@ -149,9 +125,11 @@ def settings_of(folder: Path) -> Settings:
             name: _scope(file, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS)
             for name, case in cases.items()
         }
-        top_scope = _scope(file, top, "[tool.gradprobe]", _TOP_ROWS)
-        return Settings(place, top_scope, scopes, environment)
-    return Settings(environment=environment)
+        limit = top.pop("timeout", None)
+        if limit is not None:
+            limit = _word(_TIMEOUT, limit, f"timeout in [tool.gradprobe] of {file}")
+        return Settings(place, _scope(file, top, "[tool.gradprobe]", _TOP_ROWS), scopes, limit)
+    return Settings()
 
 
 def table_of(file: Path) -> Mapping[str, Any] | None:
@@ -164,18 +142,15 @@ def table_of(file: Path) -> Mapping[str, Any] | None:
         what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
         way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
         raise UsageFailure(what, way_out) from None
-    if b"gradprobe" not in raw.replace(b"\0", b""):  # most files, read by no parser
+    if b"gradprobe" not in raw:  # most files, read by no parser
         return None
-    if b"\0" in raw:
-        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
     text = raw.decode(errors="replace")
     try:
         tools = _toml().loads(text).get("tool", {})
     except (ValueError, RecursionError) as error:
         if not _MEANT.search(text):
             return None
-        why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise UsageFailure(f"{file} is not valid TOML: {why}") from None
+        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
     table = tools.get("gradprobe") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
@@ -249,25 +224,3 @@ def _word(option: Option, value: Any, where: str) -> Any:
     except UsageFailure as refused:
         raise UsageFailure(f"{where}: {refused}", refused.way_out) from None
     return word
-
-
-def _variable(name: str) -> str:
-    return f"GRADPROBE_{name.upper()}"
-
-
-_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True)
-_TRUTH |= dict.fromkeys(("0", "false", "no", "off"), False)
-
-
-def _environment() -> dict[str, Any]:
-    """The options that the environment gives, as words. An empty variable gives none."""
-    found = {}
-    for option in (*OPTIONS, _TIMEOUT):
-        text = os.environ.get(_variable(option.name), "")
-        value: Any = text.split() if option.kind is list else text
-        if option.kind is bool:
-            value = _TRUTH.get(text.strip().lower(), text)
-        if text:
-            where = f"the environment variable {_variable(option.name)}"
-            found[option.name] = _word(option, value, where)
-    return found

@@ -15,11 +15,9 @@ from typing import Any
 from ..model.failures import Failure, UsageFailure
 from ..targets.builtin import BUILTINS, FILES
 from ..targets.find import parts_of
-from .settings import table_of
 from .suite.outcome import CheckOutcome
 from .suite.plan import PlannedCheck
 
-_SETTINGS = "pyproject.toml"
 # What a kernel is written in, and may include.
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
@@ -78,11 +76,8 @@ class Sources:
 
 
 def digest(path: str) -> str:
-    """Of a file what stands in it, of a folder which sources are there, of pyproject.toml what it says to this tool."""
+    """Of a file what stands in it, of a folder which sources are there."""
     try:
-        if os.path.basename(path) == _SETTINGS:
-            with contextlib.suppress(UsageFailure):
-                return str(table_of(Path(path)) or "")
         is_folder = os.path.isdir(path)
         names = "\n".join(sorted(_beside(path))) if is_folder else ""
         return hashlib.sha256(names.encode() or Path(path).read_bytes()).hexdigest()
@@ -110,14 +105,6 @@ def _beside(folder: str) -> Iterator[str]:
         for entry in os.scandir(folder):
             if Path(entry.name).suffix in _SOURCES:
                 yield entry.path
-
-
-def of_settings(planned: PlannedCheck) -> set[str]:
-    """The files of its inputs and settings, also where the nearest is not there yet."""
-    folder, inputs = Path.cwd(), planned.request.options.get("inputs")
-    above = [file for parent in folder.parents if (file := parent / _SETTINGS).is_file()]
-    files = {str(file) for file in (folder / _SETTINGS, *above)}
-    return files | {os.path.abspath(inputs)} if inputs else files
 
 
 def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:

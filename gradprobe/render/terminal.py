@@ -181,7 +181,7 @@ class Progress:
         self._above, self._patience = above, patience
 
     def __enter__(self) -> Progress:
-        self._stage, self._begun = "starting", (0.0, 0.0)
+        self._stage, self._begun = "importing torch and the target", (0.0, 0.0)
         self._fraction: float | None = None
         self._at = time.monotonic()
         self._lock = threading.RLock()

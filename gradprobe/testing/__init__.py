@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .assertion import assert_backward_matches, report_on, table_of
+    from .assertion import assert_backward_matches, report_on
 
-__all__ = ["assert_backward_matches", "report_on", "table_of"]
+__all__ = ["assert_backward_matches", "report_on"]
 
 
 def __getattr__(name: str) -> Any:

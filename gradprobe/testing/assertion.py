@@ -1,20 +1,16 @@
-"""The assertion, the words of a command line that it stands for, and the report that it raises or returns."""
+"""The assertion, and the report that it raises or returns."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..api.arguments import Subject, requested
+from ..api.shown_report import ShownReport, shown
 from ..inputs.versions import refuse_untested
 from ..model.failures import as_failure
+from ..pipeline.reported import report_of
 from ..pipeline.run_check import run_check
 from ..targets.surroundings import ordinary_torch
-
-if TYPE_CHECKING:
-    from ..numerics.evidence import ProbeResult
-
-_ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
 
 
 def assert_backward_matches(
@@ -23,8 +19,8 @@ def assert_backward_matches(
     reference: Subject | None = None,
     family: str | None = None,
     **options: Any,
-) -> ProbeResult:
-    """Checks a target as `gradprobe check` does. Returns the report where it matches, else raises its table.
+) -> ShownReport:
+    """Checks a target as `gradprobe check` does, in this process. Returns the report where it matches, else raises it.
 
         assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
         assert_backward_matches("attention.py:backward", window=(16, 0), layout=["do=blhd", "q=distinct"])
@@ -40,7 +36,7 @@ def assert_backward_matches(
     __tracebackhide__ = True
     report = report_on(target, reference=reference, family=family, **options)
     if report.failing:
-        raise AssertionError(table_of(report))
+        raise AssertionError(report.text(rest=""))
     return report
 
 
@@ -50,7 +46,7 @@ def report_on(
     reference: Subject | None = None,
     family: str | None = None,
     **options: Any,
-) -> ProbeResult:
+) -> ShownReport:
     """The report of `gradprobe check`, whatever its verdict. Raises what `assert_backward_matches` does."""
     __tracebackhide__ = True
     request = requested(target, reference, family, options)
@@ -61,13 +57,14 @@ def report_on(
             functions = [None if isinstance(each, str) else each for each in (target, reference)]
             is_repeated = request.target and request.reference != ""
             command = request.command() if is_repeated else ""
-            return run_check(request, command, target=functions[0], reference=functions[1])
+            checked = run_check(request, command, target=functions[0], reference=functions[1])
+            return shown(report_of(checked))
     except Exception as error:
         failure = as_failure(error)
         # A test runner shows the message alone, and the traceback anyway.
         way_out = "" if "--traceback" in failure.way_out else failure.way_out
-        shown = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
-        raise shown from _seen_from_outside(failure.__cause__ if failure is error else error)
+        told = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+        raise told from _seen_from_outside(failure.__cause__ if failure is error else error)
 
 
 def _seen_from_outside(error: BaseException | None) -> BaseException | None:
@@ -79,15 +76,3 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
             break
         trace = trace.tb_next
     return error.with_traceback(trace) if error and trace else error
-
-
-def table_of(report: ProbeResult) -> str:
-    """What `gradprobe check` prints, without colour."""
-    from ..pipeline.reported import report_of
-    from ..render.screen import rendered
-    from ..render.terminal import Terminal, plain, utf8, width
-
-    # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
-    look = Terminal(width(), None, utf8=utf8(sys.__stdout__))
-    text = plain(rendered(report_of(report), look))
-    return text if report.reproduce else f"{text}\n{_ALONE}"

@@ -24,7 +24,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..api.arguments import Subject
-    from ..numerics.evidence import ProbeResult
+    from ..api.shown_report import ShownReport
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
 _CHECKED = pytest.StashKey[bool]()
@@ -55,14 +55,14 @@ class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name
 
 
 @pytest.fixture
-def check_backward(request: pytest.FixtureRequest) -> Callable[..., ProbeResult]:
+def check_backward(request: pytest.FixtureRequest) -> Callable[..., ShownReport]:
     """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
 
-    def check(target: Subject | None = None, **options: Any) -> ProbeResult:
+    def check(target: Subject | None = None, **options: Any) -> ShownReport:
         __tracebackhide__ = True
-        report, table = _report(request.node, target, options)
+        report = _report(request.node, target, options)
         if report.failing:
-            raise AssertionError(table)
+            raise AssertionError(report.text(rest=""))
         return report
 
     return check
@@ -74,44 +74,33 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     __tracebackhide__ = True
     marked = item.get_closest_marker(MARKER) is not None
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
-        _fail(*_report(item, None, {}))
+        report = _report(item, None, {})
+        if report.failing:
+            raise Mismatch(report.text(rest=""), pytrace=False)  # type: ignore[call-arg]
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
         words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
 
 
-def _fail(report: ProbeResult, table: str) -> None:
-    if report.failing:
-        raise Mismatch(table, pytrace=False)  # type: ignore[call-arg]
-
-
-def _report(
-    item: pytest.Item, target: Subject | None, options: dict[str, Any]
-) -> tuple[ProbeResult, str]:
-    """A check and its table; both go into the test's report, and properties into pytest's JUnit XML."""
+def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> ShownReport:
+    """A check; its table goes into the test's report where it matches, and properties into pytest's JUnit XML."""
     __tracebackhide__ = True
-    from . import report_on, table_of
+    from . import report_on
 
     item.stash[_CHECKED] = True
     target, options = _with_markers(item, target, options)
     report = report_on(target, **options)
-    table, first = table_of(report), {}
+    properties = {"target": report.name, "verdict": report.verdict}
+    properties["layouts"] = " ".join(run.layout for run in report.runs)
     if report.failing:
-        from ..pipeline.reported import report_of
         from ..render.console import first_line
 
-        first = {"first_mismatch": first_line(report_of(report))}
+        properties["first_mismatch"] = first_line(report)
     else:  # a mismatch has its table in the failure itself
-        item.add_report_section("call", MARKER, table)
-    properties = {
-        "target": report.provenance.name,
-        "verdict": report.verdict,
-        "layouts": " ".join(run.layout for run in report.runs),
-        **first,
-    }
+        item.add_report_section("call", MARKER, report.text(rest=""))
     item.user_properties += [(f"{MARKER}_{name}", value) for name, value in properties.items()]
-    return report, table
+    return report
 
 
 def _with_markers(

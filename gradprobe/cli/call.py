@@ -1,0 +1,244 @@
+"""Call: what a command line asks for. `command` makes a command of a function that takes one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from ..commands.settings import Settings, refuse_misspelt, settings_of
+from ..commands.suite.checking import Setting
+from ..inputs import history
+from ..inputs.history import CheckRequest
+from ..inputs.options import parse, refuse_unknown_family
+from ..inputs.versions import refuse_untested
+from ..model.failures import UsageFailure
+from ..processes.resource_limits import bounded
+from ..render.files import FILES, FORMS, STDERR
+from ..render.terminal import note
+from ..targets.builtin import BUILTINS, has_driver
+from ..targets.builtin import FILES as SOURCES
+from . import options as rows
+from .report_forms import Forms, report_error, write_failure
+
+LINE = "gradprobe.line"
+"""Where the parser keeps the command line, as it was typed."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A target and its case, how it is run, and what is written of it."""
+
+    line: str
+    """The command line, as it was typed."""
+    target: str | None
+    """As it was named; None where it was not."""
+    request: CheckRequest
+    forms: Forms
+    tracebacks: bool = False
+    isolate: bool = True
+    timeout: float | None = None
+    fresh: bool = False
+    fix_budget: int | None = None
+    shrink_budget: int = rows.SHRINK_BUDGET
+
+    @property
+    def chosen(self) -> str:
+        """Why it is of this target, where nobody named one."""
+        return rows.BUILT_IN if self.target is None else ""
+
+    def of(self, request: CheckRequest) -> Call:
+        """The same of another target or case. Raises UsageFailure, as `refuse_wrong_words`."""
+        refuse_wrong_words(request)
+        return replace(self, request=request)
+
+    def as_last(self) -> tuple[Call, bool]:
+        """What to run, and whether it is the last check of this folder, under the options given now. UsageFailure."""
+        asked = self.request
+        try:
+            before = history.load()
+        except UsageFailure as damage:
+            if self.target is None:
+                raise
+            note(f"{damage}: none of its options is repeated")
+            return self, False
+        if before is None or self.target is not None and asked.target != before.target:
+            return self, False
+        family, reference = asked.family or before.family, asked.reference or before.reference
+        options = {**before.options, **asked.options}
+        return self.of(CheckRequest(before.target, family, reference, options)), True
+
+    def settings(self, *, has_targets: bool = False, ignored: Collection[str] = ()) -> Settings:
+        """Those of this folder. What of them is in force is said on stderr.
+
+        Args:
+            has_targets: whether the table says what to run.
+            ignored: options of the table that are not in force.
+
+        Raises:
+            UsageFailure: they are wrong, or no target is named and a table of nearly this tool's name is there.
+        """
+        settings = settings_of(Path.cwd())
+        if self.target is None and not settings.place:
+            refuse_misspelt(Path.cwd())
+        given = {*self.request.options, *ignored, *(() if self.timeout is None else ("timeout",))}
+        if line := settings.line(given, has_targets=has_targets):
+            note(line)
+        return settings
+
+    def setting(self, settings: Settings, *, several: bool = False, **more: Any) -> Setting:
+        """How checks are made. Of several that fail, edits would take the time of each: they are tried where asked for.
+
+        Raises:
+            UsageFailure: the timeout is none, or is of a check that this process makes.
+        """
+        if self.timeout is not None and not self.isolate:
+            words = "--timeout stops a process, and --no-isolate is in this one"
+            raise UsageFailure(words, "drop one of them")
+        timeout = settings.timeout(self.timeout)
+        budget = 0 if several else rows.FIX_BUDGET
+        return Setting(
+            self.tracebacks,
+            isolate=self.isolate,
+            timeout=timeout if self.isolate else None,
+            fix_budget=budget if self.fix_budget is None else self.fix_budget,
+            shrink_budget=self.shrink_budget,
+            **more,
+        )
+
+    def targets(self, settings: Settings) -> list[str]:
+        """What is tried one after another: what is named, else those of the project, else the built-in."""
+        if self.target is None and settings.top.targets:
+            return list(settings.top.targets)
+        if self.target is None:
+            note(rows.BUILT_IN)
+        return [self.request.target]
+
+    def apart(self, body: Callable[..., T], *arguments: Any) -> T:
+        """What a function of a module returns, in a process of its own unless --no-isolate is given."""
+        from .own_process import apart
+
+        how = {"isolate": self.isolate, "show_traceback": self.tracebacks}
+        return apart(body, *arguments, target=self.request.target, **how)
+
+
+def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
+    """Raises UsageFailure where an option has another form, or no target or reference can be meant.
+
+    Neither the target nor torch is imported.
+    """
+    parse(request.options)
+    refuse_unknown_family(request.family)
+    if request.target in (*BUILTINS, "") and not request.reference:
+        return
+    from ..targets.definitions import refuse_mistyped
+
+    refuse_mistyped(request.target, takes_file=takes_file)
+    if request.reference:
+        refuse_mistyped(request.reference)
+
+
+def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
+    """As many as were asked for, else one a core, or one alone where they would share a GPU. Raises UsageFailure."""
+    if given is not None and given < 1:
+        raise UsageFailure(f"--workers must be at least 1, got {given}")
+    return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
+
+
+def command(
+    *names: str,
+    target: rows.Row = rows.TARGET,
+    takes_file: bool = False,
+    has_case: bool = True,
+    several: bool = False,
+    is_run: bool = True,
+    forms: Sequence[str] | None = None,
+) -> Callable[[Callable[..., int]], Callable[..., None]]:
+    """Makes a command of a function of a Call and of its own options, which gives the exit code.
+
+    What it raises becomes a message on stderr, an error report in each form asked for, and the exit code.
+
+    Args:
+        names: rows of `options.SHARED` that it takes, and "target".
+        takes_file: whether FILE.py is a target; else it stands for its one function that can be checked.
+        has_case: whether it takes the options of a case.
+        several: whether each of them may be given several times; the options are lists then, and not looked at.
+        is_run: whether a kernel is run, which needs versions that gradprobe is tested with.
+        forms: flags of the forms that it writes, where `FILES` does not say so.
+    """
+
+    def made(body: Callable[..., int]) -> Callable[..., None]:
+        flags = FILES.get(body.__name__, ()) if forms is None else forms
+        of_target = {"target": target} if "target" in names else {}
+        shared = {name: rows.SHARED[name] for name in (*names, "traceback") if name != "target"}
+        shared |= rows.form_rows(flags)
+        shared |= rows.case_rows(several=several) if has_case else {}
+        own = dict(list(inspect.signature(body, eval_str=True).parameters.items())[1:])
+
+        def run(ctx: typer.Context, **words: Any) -> None:
+            mine = {name: words.pop(name) for name in own}
+            max_memory, tracebacks = words.pop("max_memory", None), words["traceback"]
+            call = _call(words, flags, ctx.meta[LINE], takes_file=takes_file)
+            code = 0
+            with contextlib.ExitStack() as stack:
+                try:
+                    if is_run and not call.request.options.get("untested"):
+                        refuse_untested()
+                    stack.enter_context(bounded(max_memory))
+                    if call.fresh:
+                        from ..processes.child import fresh_caches
+
+                        stack.enter_context(fresh_caches())
+                    call.forms.refuse_one_file_twice()
+                    single = replace(call.request, options={}) if several else call.request
+                    refuse_wrong_words(single, takes_file=takes_file)
+                    code = body(call, **mine)
+                except Exception as error:
+                    failure = report_error(error, tracebacks)
+                    code = write_failure(call.forms, failure, call.line, call.request.target)
+            raise typer.Exit(code)
+
+        parameters = [_parameter("ctx", inspect.Parameter.empty, typer.Context)]
+        parameters += [_parameter(name, one.default, one.annotation) for name, one in own.items()]
+        parameters += [_parameter(name, *row) for name, row in (of_target | shared).items()]
+        run.__name__, run.__doc__ = body.__name__, body.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return run
+
+    return made
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _call(words: dict[str, Any], flags: Sequence[str], line: str, *, takes_file: bool) -> Call:
+    """The Call of all words that the parser gives but the command's own."""
+    words.pop("help_all", None)
+    files = {}
+    for flag in flags:
+        file = words.pop(flag[2:])
+        if file:
+            files[flag] = file if FORMS[flag].unfinished else STDERR
+    is_named, target = "target" in words, words.pop("target", "")
+    forms, tracebacks = Forms(files, words.pop("details", True)), words.pop("traceback")
+    family, reference = words.pop("family", None), words.pop("reference", None)
+    how = {name: words.pop(name) for name in list(words) if name in rows.SHARED}
+    options = {name: word for name, word in words.items() if word not in (None, [])}
+    word = rows.DEFAULT if target is None else target
+    if word.endswith(SOURCES) and not takes_file:
+        from ..targets.definitions import with_function
+
+        word = with_function(word)
+    request = CheckRequest(word, family, reference, options)
+    return Call(line, target if is_named else None, request, forms, tracebacks, **how)

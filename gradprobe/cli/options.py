@@ -1,0 +1,135 @@
+"""The options that several commands share, a row each, and the help that leaves out what is seldom typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ..inputs.options import OPTIONS
+from ..model.documents import AUTO, BATTERIES
+from ..render.files import FORMS
+
+FIX_BUDGET, SHRINK_BUDGET = 40, 60
+DEFAULT = "lazy"
+BUILT_IN = f"the built-in {DEFAULT} kernel, since no target was given"
+"""What is checked where no target is named."""
+_ALL = "gradprobe.help_all"
+
+
+def option(flags: str, help: str | None, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(flags, metavar=metavar, help=help, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+def _print_all(ctx: typer.Context, value: bool) -> None:
+    """Prints the help with every option, and ends the command."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help(), color=ctx.color)
+        raise typer.Exit
+
+
+Row = tuple[Any, Any]
+"""The default of an option, and its type with its words."""
+
+
+def _row(kind: Any, default: Any, flags: str, *words: str | None, **more: Any) -> Row:
+    return default, Annotated[kind, option(flags, *words, **more)]
+
+
+def _of_environment(kind: Any, default: Any, flags: str, *words: str, **more: Any) -> Row:
+    """An option that GRADPROBE_NAME may give too."""
+    name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    more |= {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
+    return _row(kind, default, flags, *words, **more)
+
+
+_TARGET = f"Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: {DEFAULT})"
+TARGET: Row = (None, Annotated[str | None, argument("TARGET", _TARGET)])
+SHARED: Mapping[str, Row] = {
+    "family": _row(str | None, None, "--family", "softmax or lazy (default: lazy where the target takes tau)"),
+    "reference": _row(str | None, None, "--reference",
+                      "FILE.py:FUNCTION, a reference of your own, which is audited first", "TARGET"),
+    "isolate": _of_environment(bool, True, "--isolate/--no-isolate", "Run TARGET in a process of its own, or in this "
+                               "one for a debugger (default: its own)"),
+    "timeout": _row(float | None, None, "--timeout", "Stop a check that takes longer", "SECONDS"),
+    "fresh": _row(bool, False, "--fresh", "Run with every cache of compiled kernels empty; yours are left as they are"),
+    "fix_budget": _of_environment(int | None, None, "--fix-budget", "Try so many edits of a wrong kernel; 0 tries none "
+                                  f"(default: {FIX_BUDGET})", "N", min=0),
+    "shrink_budget": _of_environment(int, SHRINK_BUDGET, "--shrink-budget", "Of several checks, try so many cases in "
+                                     "all to make the simplest that fails of each cause smaller; 0 makes none smaller "
+                                     f"(default: {SHRINK_BUDGET})", "N", min=0),
+    "traceback": _row(bool, False, "--traceback", "Show where a failure was raised"),
+    "details": _of_environment(bool, False, "--details", "Show all of a report, and not one screen of it"),
+}  # fmt: skip
+_OF_A_CASE: Mapping[str, Row] = {
+    "help_all": _row(bool, False, "--help-all", "Show every option and exit.", is_eager=True, callback=_print_all),
+    "max_memory": _row(str | None, None, "--max-memory", "The most memory to take in all, such as 3G or 500M (default: "
+                       "half of what is free)", "SIZE"),
+}  # fmt: skip
+TYPED = frozenset(
+    (
+        "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype", "causal", "window",
+        "bias", "tau", "device", "layout", "inputs", "details", "json", "html", "battery", "against", "baseline",
+        "contract", "reference", "timeout", "fast", "at", "draw", "resume", "apply", "help", "help_all",
+    )
+)  # fmt: skip
+"""The options that people type: the sizes of a case, what it is made of, and what becomes of its report."""
+
+
+def case_rows(*, several: bool) -> dict[str, Row]:
+    """Every case option, and what each command that runs a case takes besides; `several` values each, if it may be."""
+    rows = dict(_OF_A_CASE)
+    for row in OPTIONS:
+        flags = f"{row.flag}/--no-{row.flag[2:]}" if row.kind is bool else row.flag
+        one: Any = list[str] if row.kind is list else row.kind
+        kind: Any = list[one] if several and row.kind is not list else one
+        help = row.help.replace("[", r"\[")  # brackets in a help text are markup to rich
+        more = {"rich_help_panel": "Case", "show_default": False}
+        rows[row.name] = _row(kind | None, None, flags, help, row.metavar, **more)
+    return rows
+
+
+def form_rows(flags: Sequence[str]) -> dict[str, Row]:
+    """The option of each form of a report."""
+    rows = {}
+    for flag in flags:
+        if FORMS[flag].unfinished is None:
+            rows[flag[2:]] = _row(bool, False, flag, FORMS[flag].help)
+        else:
+            rows[flag[2:]] = _row(str | None, None, flag, FORMS[flag].help, "FILE")
+    return rows
+
+
+def with_word(words: Sequence[str]) -> list[str]:
+    """The words of a command line in which --battery stands without one, as the parser takes them."""
+    own = words[: words.index("--")] if "--" in words else words
+    found = list(words)
+    for at, word in enumerate(own):
+        if word == "--battery" and not {*words[at + 1 : at + 2]} & {*BATTERIES}:
+            found[at] = f"--battery={AUTO}"
+    return found
+
+
+class ShortHelp(TyperCommand):
+    """A command whose help leaves out what is seldom typed, where it has --help-all."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_word(args))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        options: list[Any] = [row for row in self.params if row.param_type_name == "option"]
+        is_short = "help_all" in [row.name for row in options] and not ctx.meta.get(_ALL)
+        seldom = [row for row in options if row.name not in TYPED]
+        for row in seldom:
+            row.hidden = is_short
+        more = f"{len(seldom)} more options: {ctx.command_path} --help-all"
+        self.epilog = more if is_short else None
+        self.rich_markup_mode = None if is_short else "rich"  # boxes take a third of the columns
+        super().format_help(ctx, formatter)
