@@ -15,11 +15,8 @@ from ..model.documents import document_of
 from ..model.failures import UsageFailure
 from ..model.report import failed_report
 from ..processes import tell
-from ..render.files import unfinished
 from ..render.terminal import (
     dump,
-    interrupted,
-    print_failure,
     show,
     utf8,
     width,
@@ -85,22 +82,16 @@ def _tell_draw(target: str, number: int, total: int) -> None:
 def _compared(call: Call, entries: tuple[Entry, ...]) -> int:
     from ..commands.growth import compared, together
 
-    comparisons, json_file = sum(compared(entry) for entry in entries), call.forms.json
-    codes: list[int] = []
-    documents: list[dict[str, Any]] = []
+    comparisons, json_file = sum(map(compared, entries)), call.forms.json
+    codes, documents = list[int](), list[dict[str, Any]]()
     for entry in entries:
-        one = replace(call, request=entry.request)
+        again = replace(call, request=entry.request)
         try:
-            code, document = one.apart(_compared_again, entry, comparisons, json_file == "-")
+            code, document = again.apart(_compared_again, entry, comparisons, json_file == "-")
         except Exception as error:
             failure, name = report_error(error, call.tracebacks), entry.request.target
             code = failure.exit_code
             document = document_of(failed_report(failure, entry.request.command(), name))
-        except KeyboardInterrupt:
-            if documents:
-                dump(json_file, unfinished(together(documents)))
-            print_failure(interrupted(len(documents), len(entries), "targets"))
-            raise
         codes.append(code)
         documents.append(document)
     dump(json_file, together(documents))

@@ -1,11 +1,11 @@
-"""Call: what a command line asks for. `command` makes a command of a function that takes one."""
+"""Call: what a command line asks for. `Command` makes a command of a function that takes one."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from ..render.files import FILES, FORMS, STDERR
 from ..render.terminal import note
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.builtin import FILES as SOURCES
-from . import options as rows
+from . import option_rows as rows
 from .report_forms import Forms, report_error, write_failure
 
 LINE = "gradprobe.line"
@@ -99,10 +99,10 @@ class Call:
         Raises:
             UsageFailure: the timeout is none, or is of a check that this process makes.
         """
+        timeout = settings.timeout(self.timeout)
         if self.timeout is not None and not self.isolate:
             words = "--timeout stops a process, and --no-isolate is in this one"
             raise UsageFailure(words, "drop one of them")
-        timeout = settings.timeout(self.timeout)
         budget = 0 if several else rows.FIX_BUDGET
         return Setting(
             self.tracebacks,
@@ -136,7 +136,7 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
     """
     parse(request.options)
     refuse_unknown_family(request.family)
-    if request.target in (*BUILTINS, "") and not request.reference:
+    if request.target in BUILTINS and not request.reference:
         return
     from ..targets.definitions import refuse_mistyped
 
@@ -152,93 +152,97 @@ def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
 
 
-def command(
-    *names: str,
-    target: rows.Row = rows.TARGET,
-    takes_file: bool = False,
-    has_case: bool = True,
-    several: bool = False,
-    is_run: bool = True,
-    forms: Sequence[str] | None = None,
-) -> Callable[[Callable[..., int]], Callable[..., None]]:
-    """Makes a command of a function of a Call and of its own options, which gives the exit code.
+@dataclass(frozen=True)
+class Command:
+    """`@Command("target isolate")` makes a command of a function of a Call and own options, which gives the exit code.
 
-    What it raises becomes a message on stderr, an error report in each form asked for, and the exit code.
-
-    Args:
-        names: rows of `options.SHARED` that it takes, and "target".
-        takes_file: whether FILE.py is a target; else it stands for its one function that can be checked.
-        has_case: whether it takes the options of a case.
-        several: whether each of them may be given several times; the options are lists then, and not looked at.
-        is_run: whether a kernel is run, which needs versions that gradprobe is tested with.
-        forms: flags of the forms that it writes, where `FILES` does not say so.
+    What the function raises becomes a message on stderr, an error report in each form asked for, and the exit code.
     """
 
-    def made(body: Callable[..., int]) -> Callable[..., None]:
-        flags = FILES.get(body.__name__, ()) if forms is None else forms
-        of_target = {"target": target} if "target" in names else {}
-        shared = {name: rows.SHARED[name] for name in (*names, "traceback") if name != "target"}
-        shared |= rows.form_rows(flags)
-        shared |= rows.case_rows(several=several) if has_case else {}
-        own = dict(list(inspect.signature(body, eval_str=True).parameters.items())[1:])
+    names: str = ""
+    """The rows of `option_rows.SHARED` that it takes, and "target"."""
+    target: rows.Row = rows.TARGET
+    takes_file: bool = False
+    """Whether FILE.py is a target; else it stands for its one function that can be checked."""
+    has_case: bool = True
+    """Whether it takes the options of a case."""
+    several: bool = False
+    """Whether each of them may be given several times; the options are lists then, and not looked at."""
+    is_run: bool = True
+    """Whether a kernel is run, which needs versions that gradprobe is tested with."""
+    forms: Sequence[str] | None = None
+    """Flags of the forms that it writes, where `FILES` does not say so."""
+
+    def __call__(self, body: Callable[..., int]) -> Callable[..., None]:
+        flags = FILES.get(body.__name__, ()) if self.forms is None else self.forms
+        own = dict([*inspect.signature(body, eval_str=True).parameters.items()][1:])
 
         def run(ctx: typer.Context, **words: Any) -> None:
-            mine = {name: words.pop(name) for name in own}
-            max_memory, tracebacks = words.pop("max_memory", None), words["traceback"]
-            call = _call(words, flags, ctx.meta[LINE], takes_file=takes_file)
-            code = 0
-            with contextlib.ExitStack() as stack:
-                try:
-                    if is_run and not call.request.options.get("untested"):
-                        refuse_untested()
-                    stack.enter_context(bounded(max_memory))
-                    if call.fresh:
-                        from ..processes.child import fresh_caches
-
-                        stack.enter_context(fresh_caches())
-                    call.forms.refuse_one_file_twice()
-                    single = replace(call.request, options={}) if several else call.request
-                    refuse_wrong_words(single, takes_file=takes_file)
-                    code = body(call, **mine)
-                except Exception as error:
-                    failure = report_error(error, tracebacks)
-                    code = write_failure(call.forms, failure, call.line, call.request.target)
+            given, max_memory = (
+                {name: words.pop(name) for name in own},
+                words.pop("max_memory", None),
+            )
+            call = self._call(words, flags, ctx.meta[LINE])
+            try:
+                with self._surroundings(call, max_memory):
+                    code = body(call, **given)
+            except Exception as error:
+                failure = report_error(error, call.tracebacks)
+                name = call.request.target if "target" in self.names else ""
+                code = write_failure(call.forms, failure, call.line, name)
             raise typer.Exit(code)
 
+        shared = {**rows.SHARED, "target": self.target}
+        taken = {name: shared[name] for name in (*self.names.split(), "traceback")}
+        taken |= rows.form_rows(flags)
+        taken |= rows.case_rows(several=self.several) if self.has_case else {}
         parameters = [_parameter("ctx", inspect.Parameter.empty, typer.Context)]
-        parameters += [_parameter(name, one.default, one.annotation) for name, one in own.items()]
-        parameters += [_parameter(name, *row) for name, row in (of_target | shared).items()]
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.values()]
+        parameters += [_parameter(name, *row) for name, row in taken.items()]
         run.__name__, run.__doc__ = body.__name__, body.__doc__
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         vars(run)["__signature__"] = inspect.Signature(parameters)
         return run
 
-    return made
+    @contextlib.contextmanager
+    def _surroundings(self, call: Call, max_memory: str | None) -> Iterator[None]:
+        """What holds while it runs, once nothing is wrong about its words."""
+        if self.is_run and not call.request.options.get("untested"):
+            refuse_untested()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(bounded(max_memory))
+            if call.fresh:
+                from ..processes.child import fresh_caches
+
+                stack.enter_context(fresh_caches())
+            call.forms.refuse_one_file_twice()
+            single = replace(call.request, options={}) if self.several else call.request
+            refuse_wrong_words(single, takes_file=self.takes_file)
+            yield
+
+    def _call(self, words: dict[str, Any], flags: Sequence[str], line: str) -> Call:
+        """The Call of all words that the parser gives but the command's own."""
+        words.pop("help_all", None)
+        files = {flag: words.pop(flag[2:]) for flag in flags}
+        files = {
+            flag: file if FORMS[flag].unfinished else STDERR
+            for flag, file in files.items()
+            if file
+        }
+        forms, tracebacks = Forms(files, words.pop("details", True)), words.pop("traceback")
+        target: str | None = words.pop("target", None)
+        family, reference = words.pop("family", None), words.pop("reference", None)
+        how = {name: words.pop(name) for name in self.names.split() if name in words}
+        options = {name: word for name, word in words.items() if word not in (None, [])}
+        word = rows.DEFAULT if target is None else target
+        if word.endswith(SOURCES) and not self.takes_file:
+            from ..targets.definitions import with_function
+
+            word = with_function(word)
+        request = CheckRequest(word, family, reference, options)
+        return Call(line, target, request, forms, tracebacks, **how)
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
-
-
-def _call(words: dict[str, Any], flags: Sequence[str], line: str, *, takes_file: bool) -> Call:
-    """The Call of all words that the parser gives but the command's own."""
-    words.pop("help_all", None)
-    files = {}
-    for flag in flags:
-        file = words.pop(flag[2:])
-        if file:
-            files[flag] = file if FORMS[flag].unfinished else STDERR
-    is_named, target = "target" in words, words.pop("target", "")
-    forms, tracebacks = Forms(files, words.pop("details", True)), words.pop("traceback")
-    family, reference = words.pop("family", None), words.pop("reference", None)
-    how = {name: words.pop(name) for name in list(words) if name in rows.SHARED}
-    options = {name: word for name, word in words.items() if word not in (None, [])}
-    word = rows.DEFAULT if target is None else target
-    if word.endswith(SOURCES) and not takes_file:
-        from ..targets.definitions import with_function
-
-        word = with_function(word)
-    request = CheckRequest(word, family, reference, options)
-    return Call(line, target if is_named else None, request, forms, tracebacks, **how)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -8,9 +8,9 @@ from typing import Annotated
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
-from .call import Call, command
+from .call import Call, Command
 from .checks import check_against, check_one
-from .options import option
+from .option_rows import option
 from .report_forms import show_document
 
 _BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
@@ -24,10 +24,7 @@ _BASELINE = (
 _CONTRACT = "Read the kernel's arithmetic: what it rounds, and in what it adds up"
 
 
-@command(
-    *("target", "family", "reference", "details", "isolate", "timeout", "fresh"),
-    *("fix_budget", "shrink_budget"),
-)
+@Command("target family reference details isolate timeout fresh fix_budget shrink_budget")
 def check(
     call: Call,
     battery: Annotated[str | None, option("--battery", _BATTERY, "[pairs|quick]")] = None,

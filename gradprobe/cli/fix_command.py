@@ -21,15 +21,15 @@ from ..render.console import headline
 from ..render.reasons import render_reasons
 from ..render.terminal import Progress, note, show, width
 from ..targets.find import parts_of
-from .call import Call, command
+from .call import Call, Command
 from .checks import by_layout, say
-from .options import option
+from .option_rows import option
 
 _APPLY = "Write the edit into the file, after asking; then check again"
 _PLAUSIBLE = "Write also an edit that matches here and is not certain"
 
 
-@command("target", "family", "reference", "fix_budget", "timeout", "isolate")
+@Command("target family reference fix_budget timeout isolate")
 def fix(
     call: Call,
     apply: Annotated[bool, option("--apply", _APPLY)] = False,

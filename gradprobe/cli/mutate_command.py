@@ -20,8 +20,8 @@ from ..render.terminal import (
     write_stdout,
 )
 from ..targets.builtin import has_driver
-from .call import Call, command, count_of_workers
-from .options import option
+from .call import Call, Command, count_of_workers
+from .option_rows import option
 from .report_forms import show_document
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _TIMEOUT = "Time for one fault (default: 5 times what the gate takes, and 30 s)"
 _BETWEEN = 10
 
 
-@command("target", "family", takes_file=True)
+@Command("target family", takes_file=True)
 def mutate(
     call: Call,
     check: Annotated[str | None, option("--check", _CHECK, "COMMAND")] = None,

@@ -144,7 +144,7 @@ def _summarize(several: Reports) -> UsageFailure | None:
     return None
 
 
-def write_failure(forms: Forms, failure: Failure, line: str, target: str | None = None) -> int:
+def write_failure(forms: Forms, failure: Failure, line: str, target: str = "") -> int:
     """Writes a failure that is on stderr already in each form asked for; the exit code.
 
     Args:

@@ -22,21 +22,24 @@ from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.writing import safe
 from ..render.files import FILES, FORMS, files_in
 from .call import LINE
-from .options import ShortHelp
+from .option_rows import ShortHelp
 from .report_forms import Forms, write_failure
 
 COMMANDS = (
     *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
     *("run", "show", "explain", "doctor", "init"),
 )
-"""Each is a function of its own name in NAME_command.py, or in single_commands.py."""
-_SINGLE = ("audit", "doctor", "explain", "lint")
+"""Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
+_PLACES = {
+    **dict.fromkeys(("audit", "doctor", "explain", "init", "lint"), "single_commands"),
+    **dict.fromkeys(("diff", "show"), "view_commands"),
+}
 
 
 @functools.cache
 def imported(name: str) -> Any:
     """A command, as the parser has it."""
-    module = "single_commands" if name in _SINGLE else f"{name}_command"
+    module = _PLACES.get(name, f"{name}_command")
     found = getattr(importlib.import_module(f".{module}", __package__), name)
     alone = typer.Typer(add_completion=False)
     # A line's end in a docstring is none in the help.

@@ -14,8 +14,8 @@ from ..model.report import Report
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, show
-from .call import Call, command
-from .options import DEFAULT, argument, option
+from .call import Call, Command
+from .option_rows import DEFAULT, argument, option
 from .own_process import ProgressNote
 from .report_forms import show_document
 
@@ -28,7 +28,7 @@ _TARGET = "What to check with the real inputs (default: FUNCTION)"
 _ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
 
 
-@command("family", "reference", "isolate")
+@Command("family reference isolate")
 def run(
     call: Call,
     program: Annotated[list[str] | None, argument("-- COMMAND ...", _COMMAND)] = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..commands.suite.checking import Setting
@@ -14,8 +13,8 @@ from ..model.writing import replace_file
 from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
-from .call import Call, command
-from .options import option
+from .call import Call, Command
+from .option_rows import option
 from .own_process import ProgressNote
 
 if TYPE_CHECKING:
@@ -23,24 +22,18 @@ if TYPE_CHECKING:
     from ..commands.shrink.simpler_cases import Simplification
     from ..model.case import Case
 
-_SCRIPT = "File of a script that shows the fault without gradprobe"
-_TEST = "File of a pytest test of the smallest case"
+# What is written, by what it is.
+_FILES = {"script": last.FOLDER / "shrunk.py", "test": last.FOLDER / "test_shrunk.py"}
 _OF_EACH = (
     "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
     "another)"
 )
 
 
-@command("target", "timeout", "fix_budget", "family", "reference")
+@Command("target timeout fix_budget family reference")
 def shrink(
     call: Call,
     tries: Annotated[int, option("--tries", "The most cases to try", "N", min=1)] = 200,
-    script: Annotated[str, option("--script", _SCRIPT, "FILE.py")] = str(
-        last.FOLDER / "shrunk.py"
-    ),
-    test: Annotated[str, option("--test", _TEST, "FILE.py")] = str(
-        last.FOLDER / "test_shrunk.py"
-    ),
     isolate: Annotated[bool | None, option("--isolate/--no-isolate", _OF_EACH)] = None,
 ) -> int:
     """Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test.
@@ -56,17 +49,11 @@ def shrink(
     alone = bool(isolate) or how.timeout is not None
     # Where each case has a process of its own, none is run in this one.
     call = replace(call, isolate=not (isolate is False or alone))
-    words = (request, tries, replace(how, isolate=alone), {"script": script, "test": test})
-    return call.apart(_shrunken, *words, call.forms.json)
+    how = replace(how, isolate=alone)
+    return call.apart(_shrunken, request, tries, how, call.forms.json)
 
 
-def _shrunken(
-    request: last.CheckRequest,
-    most: int,
-    how: Setting,
-    files: Mapping[str, str],
-    json_file: str | None,
-) -> int:
+def _shrunken(request: last.CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
     from ..commands.shrink.case_words import case_in_words
     from ..commands.shrink.shrinking import shrink as shrunken
@@ -84,30 +71,26 @@ def _shrunken(
             dump(json_file, document(repro_command))
 
     result = shrunken(request, most=most, setting=how, told=show_step)
-    written = _written(result, files)
+    written = _written(result)
     dump(json_file, document_of(result, written))
     if json_file != "-":
         show(list(rendered(result, written, width())))
     return result.exit_code
 
 
-def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
+def _written(result: ShrinkResult) -> dict[str, str]:
     """Writes the script and the test of a shrunken case; those that were written, by what they are. UsageFailure."""
     from ..commands.shrink.program import pytest_source
     from ..render.console import first_line
 
     if result.last is None:
         return {}
-    sources = {}
-    if result.script:
-        sources["script"] = result.script.at(Path(files["script"]))
-    sources["test"] = pytest_source(result.request, first_line(result.last), Path(files["test"]))
+    sources = {"script": result.script.at(_FILES["script"])} if result.script else {}
+    sources["test"] = pytest_source(result.request, first_line(result.last), _FILES["test"])
     for what, source in sources.items():
-        file = Path(files[what])
         try:
-            if file.parent == last.FOLDER:
-                last.make_folder()
-            replace_file(file, source)
+            last.make_folder()
+            replace_file(_FILES[what], source)
         except OSError as error:
-            raise UsageFailure(f"--{what} {file}: cannot be written, {error.strerror}") from error
-    return {what: files[what] for what in sources}
+            raise UsageFailure(f"{_FILES[what]} cannot be written, {error.strerror}") from error
+    return {what: str(_FILES[what]) for what in sources}

@@ -15,9 +15,9 @@ from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
-from .call import Call, command, count_of_workers
+from .call import Call, Command, count_of_workers
 from .checks import say
-from .options import option
+from .option_rows import option
 from .report_forms import Forms
 
 # A small case with a partial tile along both axes: there are many runs.
@@ -34,7 +34,7 @@ _REFUSED = {
 }
 
 
-@command("target", "family", "details", "timeout", "fix_budget")
+@Command("target family details timeout fix_budget")
 def strides(
     call: Call,
     fast: Annotated[bool, option("--fast", "Try fewer layouts, for use on every push")] = False,

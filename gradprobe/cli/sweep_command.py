@@ -22,9 +22,9 @@ from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.report import Report
 from ..processes.resource_limits import gpus
 from ..render.terminal import note
-from .call import Call, command, count_of_workers
+from .call import Call, Command, count_of_workers
 from .checks import check_several
-from .options import option
+from .option_rows import option
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
@@ -38,7 +38,7 @@ _RAY = "Make the checks on the Ray cluster at ADDRESS; local starts one here"
 _RETRIES = "How often --ray makes a check again whose worker or machine is lost"
 
 
-@command(*("target", "family", "reference", "details", "timeout", "shrink_budget"), several=True)
+@Command("target family reference details timeout shrink_budget", several=True)
 def sweep(
     call: Call,
     draw: Annotated[int | None, option("--draw", _DRAW, "N", min=1, max=_MOST)] = None,

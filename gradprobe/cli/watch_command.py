@@ -29,12 +29,12 @@ from ..processes.process import begin_child, begun_early
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, show, terminal, write_as_is
 from . import IMPORTED_EARLY
-from .call import Call, command
+from .call import Call, Command
 from .checks import by_layout, say
 from .report_forms import Forms
 
 
-@command("target", "family", "reference", "timeout", "fix_budget")
+@Command("target family reference timeout fix_budget")
 def watch(call: Call) -> int:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 

@@ -148,17 +148,13 @@ def table_of(file: Path) -> Mapping[str, Any] | None:
     try:
         tools = _toml().loads(text).get("tool", {})
     except (ValueError, RecursionError) as error:
-        if not _MEANT.search(text):
+        if "tool.gradprobe" not in text:
             return None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
     table = tools.get("gradprobe") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
     return table
-
-
-# What can only mean the table, in a file that is no TOML.
-_MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
 
 
 def _toml() -> Any:

@@ -2,7 +2,6 @@
 
 import doctest
 import html
-import inspect
 import json
 import re
 import subprocess
@@ -14,9 +13,9 @@ import pytest
 import torch
 
 import gradprobe
+from gradprobe.api.check_function import OWN, CheckOptions
 from gradprobe.api.shown_report import shown
-from gradprobe.cli import shared_options as shared
-from gradprobe.cli.check_command import check as command
+from gradprobe.cli import option_rows as rows
 from gradprobe.inputs.options import OPTIONS
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.model.report import failed_report
@@ -24,8 +23,6 @@ from tests.api.typed_options import text
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0}
-# What a call has no argument for: an exception has its own traceback, and `save` writes the files.
-_NOT_IN_A_CALL = {"show_traceback", "target", "details", "help_all", "contract", "baseline"}
 
 
 def soft(q, k, v, do, scale):
@@ -58,15 +55,10 @@ def test_the_types_of_the_options_are_those_of_the_command_line():
 
 
 def test_the_other_arguments_are_the_command_s_with_its_defaults():
-    of_command = inspect.signature(command).parameters
-    others = {name for name in of_command if not name.endswith("_file")}
-    others -= {option.name for option in OPTIONS}
-    arguments = inspect.signature(gradprobe.check).parameters
-    assert arguments.keys() - {"target", "options"} == others - _NOT_IN_A_CALL
-    assert arguments["fix_budget"].default == shared.FIX_BUDGET
-    assert arguments["shrink_budget"].default == shared.SHRINK_BUDGET
-    for name in ("reference", "family", "timeout", "max_memory"):
-        assert arguments[name].default is of_command[name].default is None
+    assert CheckOptions.__annotations__.keys() == OWN.keys() | {option.name for option in OPTIONS}
+    shared = rows.SHARED.keys() - {"traceback", "details"}
+    assert OWN.keys() == shared | {"against", "max_memory"}
+    assert (OWN["fix_budget"], OWN["shrink_budget"]) == (rows.FIX_BUDGET, rows.SHRINK_BUDGET)
 
 
 def test_importing_the_package_imports_nothing_that_takes_long():

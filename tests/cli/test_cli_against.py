@@ -35,11 +35,6 @@ def spoiling(q, k, v, do, *, scale):
         kept.values["dQ"].zero_()  # as a store outside its tensors may do to results that are kept
     return old(q, k, v, do, scale=scale)
 
-def whole_blocks(q, k, v, do, *, scale):
-    if q.shape[2] % 128:
-        raise ValueError("whole blocks")
-    return old(q, k, v, do, scale=scale)
-
 def crashing(q, k, v, do, *, scale):
     raise ValueError("no such luck")
 """
@@ -120,12 +115,3 @@ def test_what_a_later_layout_does_to_earlier_results_is_no_difference_of_those(f
 def test_what_cannot_be_set_beside_is_said(other, words, code):
     ran, _ = against("old", other)
     assert (ran.code, words in ran.err) == (code, True)
-
-
-def test_where_one_takes_another_case_nothing_is_compared_and_why_is_said():
-    words = "check kernels_of_mine.py:old --against kernels_of_mine.py:whole_blocks --heads 1 --batch 1 --head-dim 8"
-    told = " ".join(run(f"{words} --runs contiguous").out.split())
-    assert (
-        "is right; nothing of both can be compared: they ran with seqlen_q 72 and 128, seqlen_k 72 and 128"
-        in told
-    )

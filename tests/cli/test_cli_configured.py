@@ -1,4 +1,4 @@
-"""`check` in a project: what pyproject.toml and the environment configure, run and told."""
+"""`check` in a project: what pyproject.toml configures, run and told."""
 
 import json
 
@@ -22,7 +22,9 @@ def test_check_without_words_runs_every_target_on_every_case(folder):
     )
     ran = run("check --json all.json", GRADPROBE_ISOLATE="1")
     assert ran.code == 1
-    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 3 checks, timeout 60 s\n"
+    assert (
+        ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: its targets --timeout 60.0\n"
+    )
     verdicts = [line.split()[:3] for line in ran.out.splitlines()[1:4]]
     assert verdicts == [
         ["MATCH", "soft.py:backward", "small"], ["ERROR", "fatal.py:f", "small"],
@@ -47,7 +49,7 @@ def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(fol
     ran = run(f"check soft.py:backward {SMALL}")
     assert ran.code == 0
     assert ran.err == (
-        "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
+        "gradprobe: [tool.gradprobe] of pyproject.toml: --runs contiguous --runs q=blhd,do=blhd\n"
     )
     layouts = [line.split()[0] for line in ran.out.splitlines() if ", worst " in line]
     assert layouts == ["contiguous", "q=blhd,do=blhd"]
@@ -85,6 +87,6 @@ def test_paths_are_those_of_the_file_also_from_a_folder_below_and_the_parent_loa
     monkeypatch.chdir(folder / "below")
     ran = run_process("check", PYTHONPATH=f"{folder / 'below'}:{ROOT}")
     assert ran.code == 0
-    assert ran.err.startswith("gradprobe: [tool.gradprobe] of ../pyproject.toml: 1 check\n")
+    assert ran.err.startswith("gradprobe: [tool.gradprobe] of ../pyproject.toml: its targets\n")
     assert "LOADED []\n" in ran.err
     assert ran.out.splitlines()[1].split()[:3] == ["MATCH", "../soft.py:backward", "c"]

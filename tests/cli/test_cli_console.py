@@ -100,19 +100,6 @@ def test_what_a_target_warns_of_is_one_line_of_its_report_and_stands_beside_its_
         assert all(told.count(f"  the target warns: {words}\n") == 1 for words in WARNED)
 
 
-def test_no_line_of_a_mismatch_in_128_heads_is_longer_than_the_terminal_and_the_wrong_one_is_marked():
-    ran = run(f"check soft.py:wrong_delta {SMALL} --heads 128", COLUMNS="80")
-    lines = ran.out.splitlines()
-    # never wrapped: to be found, pasted and opened
-    free = ("FIRST MISMATCH", "  again: ", "  soft.py sha256")
-    assert [line for line in lines if len(line) > 80 and not line.startswith(free)] == []
-    (header,) = [line for line in lines if line.startswith("  worst error / allowed, by head ")]
-    assert header.split("by head")[1].split() == ["0,", "2-127", "1"]
-    assert " in head 1 of 128" in ran.out.replace("\n" + " " * 10, " ")
-    row = next(line.split() for line in lines if line.startswith("  delta "))
-    assert [cell.startswith("✗") for cell in row[1:]] == [False, True]
-
-
 RECTANGLE = "check soft.py:backward --causal --batch 1 --heads 1 --seqlen-q 20 --seqlen-k 16"
 # What a report says, and what it does not.
 SAID = [

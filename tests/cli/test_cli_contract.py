@@ -40,18 +40,6 @@ def shown(*roundings: RoundedParts, dtype: str = "bfloat16", **more) -> list[str
     return [line.plain for line in render_contract(contract, 80)]
 
 
-def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one_another():
-    ways = {"P": ["bfloat16", "float32", "bfloat16, not yet divided"]}
-    kept = {"dV": "bfloat16, rounded after each 64 query rows, from the first"}
-    lines = shown(RoundedParts("dV", ways, 1.0), sums=kept)
-    assert lines[:2] == [
-        "CONTRACT  mine, bfloat16: sums dV in bfloat16, rounded after each 64 query rows,",
-        "          from the first",
-    ]
-    assert "  dV = P^T dO    P: bfloat16 or float32, or 1 more; sums: bfloat16, rounded" in lines
-    assert "  dK is not given" in lines
-
-
 def test_where_no_way_fits_the_nearest_is_told_and_how_float32_is_multiplied_in_the_first_line():
     lines = shown(RoundedParts("dV", {"P": ["bfloat16"]}, 49.0), unread=("dV",))
     assert lines[0] == "NOT READ  mine, bfloat16: no known way gives dV"

@@ -8,8 +8,8 @@ from tests.cli.command import ROOT, run
 from tests.cli.test_cli_errors import assert_message
 
 CASES = [
-    ("softmax", "backward", "--causal --dtype float16"), ("softmax", "forward", "--heads 4 --kv-heads 2"),
-    ("lazy", "backward", ""), ("lazy", "forward", "--no-bias --heads 4 --tau=-1 --dtype float16"),
+    ("softmax", "backward", "--causal --dtype float16"),
+    ("lazy", "forward", "--no-bias --heads 4 --tau=-1 --dtype float16"),
 ]  # fmt: skip
 
 

@@ -98,15 +98,6 @@ def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances_and_lacks_neithe
     assert run("check lazily.py:backward --inputs real.pt --tau -0.5").code == 0
 
 
-def test_a_bias_of_h_m_n_gets_its_gradient_compared_and_masks_where_it_is_minus_infinity(real):
-    hidden = torch.ones(20, 20).triu(1).bool()
-    bias = torch.randn(3, 20, 20).masked_fill(hidden, -torch.inf)
-    torch.save(tensors(bias=bias), real / "biased.pt")
-    report = report_of("check soft.py:backward --inputs biased.pt")
-    assert (report["verdict"], report["case"]["bias_axes"]) == ("match", "hmn")
-    assert "dBias" in {found["name"] for found in report["runs"][0]["intermediates"]}
-
-
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [

@@ -170,18 +170,3 @@ def test_a_wish_to_end_the_process_at_the_import_or_in_a_call_is_an_error_of_the
         assert run_apart(f"check fatal.py:interrupted {SMALL}").err.startswith(
             "gradprobe: target 'fatal.py:interrupted' raised KeyboardInterrupt (contiguous)\n"
         )
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--timeout 0", "--timeout must be seconds above 0"),
-        (
-            "--timeout 5 --no-isolate",
-            "--timeout stops a process, and --no-isolate is in this one",
-        ),
-    ],
-)
-def test_a_timeout_that_is_no_time_or_has_no_process_to_stop_exits_2(words, told):
-    ran = run(f"check soft.py:backward {SMALL} {words}")
-    assert (ran.code, ran.out, told in ran.err) == (2, "", True)

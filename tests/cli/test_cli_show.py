@@ -4,15 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import FACTORS
 from gradprobe.model.documents import dump, load
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
-from tests.cli.test_cli_battery import TARGETS
 from tests.render.written import faulty
 
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
@@ -82,31 +79,6 @@ def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code)
     runner = run_process if "crashes" in words else run
     made = assert_same_elsewhere(folder, elsewhere, words, code, runner)
     assert ("crashed: killed by SIGSEGV" in made.out) == ("crashes" in words)
-
-
-@pytest.mark.parametrize(("target", "code"), [("usual", 0), ("never", 3)])
-def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target, code):
-    (folder / "forwards.py").write_text(TARGETS)
-    monkeypatch.setattr("gradprobe.commands.suite.battery.SPECIAL", ())
-    names = ("head dim", "key heads")
-    few = tuple(
-        one if one.name in names else replace(one, levels=one.levels[:1]) for one in FACTORS
-    )
-    monkeypatch.setattr("gradprobe.commands.suite.case_factors.FACTORS", few)
-    words = f"check forwards.py:{target} --battery quick"
-    made = in_every_form(words, "made")
-    other = elsewhere()
-    shown = in_every_form(f"show {folder}/made-json", "shown")
-    # Lines come as they are made, and are shown by their number.
-    told = [
-        sorted(" ".join(line.split()) for line in IN_SECONDS.sub("", ran.out).splitlines())
-        for ran in (made, shown)
-    ]
-    assert told[0] == told[1]
-    assert made.code == shown.code == code
-    files = [written(*each) for each in ((folder, "made", made), (other, "shown", shown))]
-    assert {**files[0], "stdout": ""} == {**files[1], "stdout": ""}
-    assert ("  WARNING " in made.out) == (target == "usual")
 
 
 def test_without_a_file_all_of_the_last_check_is_shown(folder):

@@ -55,13 +55,6 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_m
     assert first < cause < reason < table
 
 
-def test_refusals_are_told_with_their_layouts(tmp_path):
-    refused = strides(tmp_path, "refuses_a_transposed_do")
-    assert refused.code == 0
-    assert "refused in blhd, packed, distinct and 5 more" in " ".join(refused.out.split())
-    assert "dO has strides" in " ".join(refused.out.split())
-
-
 def test_every_form_is_written(wrong):
     ran, folder = wrong
     document = json.loads((folder / "r.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 from gradprobe.model.intermediates import names
 from gradprobe.targets import builtin
 from gradprobe.targets.builtin import BUILTINS
-from tests.cli.command import SMALL, run
+from tests.cli.command import run
 from tests.cli.test_cli_errors import assert_message
 
 
@@ -65,18 +65,6 @@ def test_a_target_that_cannot_run_here_exits_3_and_says_what_it_needs(words, nee
     assert_message(ran, f"cannot run here: {needs}", "gradprobe init --list says what can")
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("flash", "--bias --sinks"), ("sdpa", "--bias")]
-)  # fmt: skip
-def test_what_is_said_to_be_exposed_is_compared(name, options):
-    ran = run(f"check {name} {options} {SMALL} --layout q=contiguous --json -")
-    found = json.loads(ran.out)["runs"][0]["intermediates"]
-    assert ran.code == 0
-    assert {row["name"] for row in found if row["source"] == "exported"} == {
-        *BUILTINS[name].exposes
-    }
-
-
 FILE = """
 import torch
 class _attention(torch.autograd.Function):
@@ -124,9 +112,3 @@ def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_other
     assert why in out
     told = [line for line in out.splitlines() if not line.startswith(begins[:16])]
     assert max(map(len, told)) <= 80
-
-
-def test_a_file_without_a_target_says_what_makes_one(folder):
-    out, targets = found(folder, "def is_cuda():\n    return False\n")
-    assert out.startswith("kernels.py: 0 of 1 function can be checked\n")
-    assert "gradprobe init writes an adapter" in out

@@ -25,7 +25,7 @@ MISTYPED = {
     "init --family sofmax": "did you mean 'softmax'?",
     "show kernl.json": "did you mean 'kernel.json'?",
     "init --list kernl.py": "did you mean 'kernel.py'?",
-    "check lazy --battery piars": "did you mean 'pairs'?",
+    "check lazy --battery=piars": "did you mean 'pairs'?",
     "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",
 }
 KERNEL = """

@@ -1,4 +1,4 @@
-"""[tool.gradprobe] and the environment: what they become, which wins, what each error names, what is in force."""
+"""[tool.gradprobe]: what it becomes, what wins over it, what each error names, what is in force."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 
 from gradprobe.commands.settings import settings_of
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.options import OPTIONS
 from gradprobe.model.failures import UsageFailure
 
 TABLE = """
@@ -31,8 +30,6 @@ family = "softmax"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in (*(option.name for option in OPTIONS), "timeout"):
-        monkeypatch.delenv(f"GRADPROBE_{name.upper()}", raising=False)
     return tmp_path
 
 
@@ -50,42 +47,25 @@ def test_the_table_holds_for_any_check_and_its_family_for_its_own_targets():
     settled = force.over(request(heads=5))
     assert settled.options == {"heads": 5, "strict": True, "runs": ["distinct", "do=blhd"]}
     assert (settled.family, force.over(request("a.py:f")).family) == (None, "lazy")
-    assert force.timeout(None) == 60
-    assert force.line({"heads": 5}) == (
-        "[tool.gradprobe] of pyproject.toml: layouts distinct and do=blhd, strict, timeout 60 s"
+    assert force.over(request(strict=False, layout=["q=blhd"])).options == {
+        "strict": False, "layout": ["q=blhd"],
+    }  # fmt: skip
+    assert (force.timeout(None), force.timeout(3.0)) == (60, 3.0)
+    assert force.line({"heads"}, has_targets=False) == (
+        "[tool.gradprobe] of pyproject.toml: --runs distinct --runs do=blhd --strict --timeout 60.0"
     )
+    assert force.line({"layout", "strict", "timeout"}, has_targets=False) == ""
 
 
-def test_the_environment_wins_over_the_table_and_flags_over_both(monkeypatch):
-    given = {"STRICT": "0", "HEADS": "4", "TIMEOUT": "7.5", "DTYPE": ""}
-    for name, text in given.items():
-        monkeypatch.setenv(f"GRADPROBE_{name}", text)
-    force = settings(TABLE)
-    expected = {"strict": False, "heads": 4, "runs": ["distinct", "do=blhd"]}
-    assert force.over(request()).options == expected
-    assert force.over(request(strict=True)).options["strict"] is True
-    assert force.over(request(heads=9)).options["heads"] == 9
-    assert (force.timeout(None), force.timeout(3.0)) == (7.5, 3.0)
-    assert force.line({}) == (
-        "[tool.gradprobe] of pyproject.toml: layouts distinct and do=blhd; "
-        "GRADPROBE_HEADS is set; GRADPROBE_STRICT is set; GRADPROBE_TIMEOUT is set"
-    )
-    given = {"heads": 9, "strict": True, "layout": ["q=blhd"], "timeout": 3.0}
-    assert force.line(given) is None
-    monkeypatch.setenv("GRADPROBE_LAYOUT", "do=blhd q=offset")
-    assert settings(TABLE).over(request()).options["layout"] == ["do=blhd", "q=offset"]
-
-
-def test_configured_checks_are_every_target_on_every_case_target_by_target(monkeypatch):
-    monkeypatch.setenv("GRADPROBE_DEVICE", "cpu")
+def test_configured_checks_are_every_target_on_every_case_target_by_target():
     plan = settings(TABLE).configured()
     assert [one.title for one in plan] == [
         "a.py:f small", "a.py:f laid-out", "b.py:f small", "c.py:f laid-out",
     ]  # fmt: skip
     small, laid_out = plan[0].request, plan[1].request
     runs = ["distinct", "do=blhd"]
-    assert small.options == {"device": "cpu", "heads": 2, "strict": False, "runs": runs}
-    assert laid_out.options == {"device": "cpu", "layout": ["q=blhd"], "strict": True}
+    assert small.options == {"heads": 2, "strict": False, "runs": runs}
+    assert laid_out.options == {"layout": ["q=blhd"], "strict": True}
     assert (small.family, laid_out.family) == ("lazy", "softmax")
 
 
@@ -146,12 +126,6 @@ def test_a_pyproject_that_cannot_be_read_is_refused_with_the_reason_and_the_way_
     assert "make it readable" in refused.value.way_out
 
 
-def test_a_file_in_utf_16_that_names_the_tool_is_refused():
-    Path("pyproject.toml").write_text("[tool.gradprobe]\n", encoding="utf-16")
-    with pytest.raises(UsageFailure, match="must be UTF-8"):
-        settings_of(Path.cwd())
-
-
 ERRORS = [
     ("[tool.gradprobe]\nstict = true", ("unknown key 'stict' in [tool.gradprobe] of ", "did you mean 'strict'?")),
     ("[tool.gradprobe.cases.c]\ntimeout = 2", ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",)),
@@ -178,20 +152,3 @@ def test_an_error_names_the_file_the_key_and_what_came(text, pieces):
     told = f"{caught.value} | {caught.value.way_out}"
     for piece in (*pieces, str(Path.cwd() / "pyproject.toml")):
         assert piece in told
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "piece"),
-    [
-        ("GRADPROBE_HEADS", "four", "must be a whole number, got 'four'"),
-        ("GRADPROBE_CAUSAL", "maybe", "must be true or false, got 'maybe'"),
-        ("GRADPROBE_WINDOW", "5", "--window takes two whole numbers"),
-        ("GRADPROBE_TIMEOUT", "nan", "must be seconds above 0"),
-    ],
-)
-def test_a_bad_value_names_the_variable(variable, text, piece, monkeypatch):
-    monkeypatch.setenv(variable, text)
-    with pytest.raises(UsageFailure) as caught:
-        settings_of(Path.cwd())
-    assert f"the environment variable {variable}" in str(caught.value)
-    assert piece in str(caught.value)

@@ -118,7 +118,7 @@ def test_what_a_call_leaves_open_the_nearest_marker_says_then_the_class_then_the
 
     def case_of(report):
         case = report.case
-        return report.provenance.name, case.heads, case.seqlen_q, case.seed, case.causal
+        return report.name, case.heads, case.seqlen_q, case.seed, case.causal
 
     @pytest.mark.gradprobe("soft.py:backward", heads=3, seed=2)
     class TestIt:

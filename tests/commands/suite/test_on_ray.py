@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from gradprobe.cli.shared_options import with_word
+from gradprobe.cli.option_rows import with_word
 from gradprobe.commands.suite.on_ray import EMBEDDED, RayCluster, _stage
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
@@ -130,7 +130,7 @@ def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypa
     with pytest.raises(UsageFailure, match=f"--ray {address}: nothing answers there"):
         RayCluster(address, 3).refuse_unusable()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    ran = run("sweep soft.py:backward --draw 3 --ray --workers 1")
+    ran = run("sweep soft.py:backward --draw 3 --ray local --workers 1")
     assert (ran.code, ran.out) == (2, "")
     assert "--ray: Ray is not installed here" in ran.err
 
@@ -141,13 +141,10 @@ def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypa
         ("check --battery lazy", "check --battery=auto lazy"),
         ("check --battery --json -", "check --battery=auto --json -"),
         ("run -- check --battery", "run -- check --battery"),
-        ("sweep --ray a.py:f", "sweep --ray=local a.py:f"),
-        ("sweep --ray 10.0.0.7:6379 a.py:f", "sweep --ray 10.0.0.7:6379 a.py:f"),
-        ("sweep --ray auto", "sweep --ray auto"),
-        ("check --battery --ray", "check --battery=auto --ray=local"),
+        ("check --battery pairs lazy", "check --battery pairs lazy"),
     ],
 )
-def test_battery_and_ray_may_stand_without_a_word(words, parsed):
+def test_battery_may_stand_without_a_word(words, parsed):
     assert with_word(words.split()) == parsed.split()
 
 

@@ -71,7 +71,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 
     (folder / "all.json").write_text("of an older run")
     monkeypatch.setattr(runner, "check_each", dying)
-    assert check_several(PLAN, Forms.json("all.json"), PLAIN) == INTERRUPTED
+    assert check_several(PLAN, Forms({"--json": "all.json"}), PLAIN) == INTERRUPTED
     seen.append(json.loads((folder / "all.json").read_text()))
     assert [(document["verdict"], len(document["reports"])) for document in seen] == [
         ("incomplete", 0), ("incomplete", 1), ("incomplete", 1),
@@ -84,7 +84,7 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(
 ):
     results = [fake(PLAN[number], "mismatch").numbered(number) for number in (3, 0, 2)]
     monkeypatch.setattr(runner, "check_each", lambda *_, **__: iter(results))
-    check_several(PLAN, Forms.json("all.json"), PLAIN)
+    check_several(PLAN, Forms({"--json": "all.json"}), PLAIN)
     assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
     reports = json.loads((folder / "all.json").read_text())["reports"]
     assert [report["title"] for report in reports] == ["right", "wrong", "wrong too"]

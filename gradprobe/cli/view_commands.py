@@ -1,29 +1,83 @@
-"""`gradprobe show FILE`: a saved report in any form; `gradprobe show OLD NEW`: what changed."""
+"""`gradprobe diff NAME`, one intermediate close up, and `gradprobe show FILE`, a saved report or what changed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Annotated
 
+from msgspec import structs
+
 from ..commands.saved_reports import damage_told, read
-from ..commands.suite.outcome import code_of_reports
-from ..inputs.history import FILE, last_report
+from ..commands.suite.checking import Setting
+from ..commands.suite.outcome import code_of_report, code_of_reports
+from ..commands.suite.plan import PlannedCheck
+from ..inputs import history as last
 from ..model.documents import Reports
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, did_you_mean
+from ..model.intermediates import lookup, names
+from ..model.layout_run import CloseUp
 from ..render.files import FORMS
 from ..render.source_places import with_origin
-from ..render.terminal import dump, terminal, width
+from ..render.terminal import dump, note, terminal, width, write_stderr, write_stdout
 from ..render.terminal import show as show_lines
-from .call import Call, command
-from .checks import say, say_nothing_compared
-from .options import argument
+from .call import Call, Command
+from .checks import check_one, say, say_nothing_compared, tell
+from .option_rows import argument, option
 from .report_forms import Forms, write_form
 
+_AT = "The head to show (default: the first wrong one)"
 _FILE = "What --json wrote, of one check or of several (default: the last check of this folder)"
 _NEW = "A report of now, to say what changed since FILE"
 
 
-@command(has_case=False, is_run=False, forms=tuple(FORMS))
+@Command("target family reference details isolate")
+def diff(
+    call: Call,
+    name: Annotated[str, argument("NAME", f"One of {', '.join(names())}")],
+    at: Annotated[str | None, option("--at", _AT, "BATCH,HEAD")] = None,
+) -> int:
+    """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
+    call, repeated = call.as_last()
+    row = lookup(name)
+    if row is None:
+        raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
+    place = _place(at)
+    if repeated:
+        write = write_stderr if call.forms.on_stdout else write_stdout
+        write(f"as in the last check here: {call.request.command()}\n")
+    chosen = "" if repeated else call.chosen
+    planned = PlannedCheck("", call.request, close_up=(row.name, place), chosen=chosen)
+    kept = last.kept_report(call.request) if repeated else None
+    view = _view_of(kept.close_ups if kept else (), row.name, place)
+    if kept is None or view is None:
+        return check_one(planned, call.forms, Setting(call.tracebacks, isolate=call.isolate))
+    made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
+    note(f"from the report of {made}, nothing was run")
+    report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
+    return tell(report, code_of_report(report), call.forms, call.tracebacks)
+
+
+def _view_of(
+    views: tuple[CloseUp, ...], name: str, place: tuple[int, int] | None
+) -> CloseUp | None:
+    """The view of an intermediate, of a head where one is asked for."""
+    for view in views:
+        if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
+            return view
+    return None
+
+
+def _place(word: str | None) -> tuple[int, int] | None:
+    if word is None:
+        return None
+    parts = word.split(",")
+    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+        raise UsageFailure(f"--at takes BATCH,HEAD, two whole numbers, got {word!r}")
+    return int(parts[0]), int(parts[1])
+
+
+@Command(has_case=False, is_run=False, forms=tuple(FORMS))
 def show(
     call: Call,
     file: Annotated[str | None, argument("FILE", _FILE)] = None,
@@ -40,7 +94,7 @@ def show(
     if file is not None and newer is not None:
         return _show_changes(file, newer, call.forms)
     several = with_origin(_last() if file is None else read(file))
-    with damage_told(file or str(FILE)):
+    with damage_told(file or str(last.FILE)):
         _print(several, call)
         return call.forms.write(several, code_of_reports(several))
 
@@ -67,7 +121,7 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
 
 
 def _last() -> Reports:
-    report = last_report()
+    report = last.last_report()
     if report is None:
         words = "show: no check was made in this folder"
         raise UsageFailure(words, "name a FILE, or run gradprobe check")
