@@ -42,7 +42,7 @@ def main() -> None:
         from ..processes.resource_limits import one_for_numpy
 
         one_for_numpy()  # before a child begins early, which is taken while it has this process's environment
-        with _begun_early() if _checks(words) else contextlib.nullcontext():
+        with _begun_early(words):
             from .root import main as app_main
 
             app_main()
@@ -50,19 +50,15 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _checks(words: list[str]) -> bool:
-    """Whether a check is run in a child."""
-    return words[:1] in (["check"], ["diff"], ["fix"]) and not (
-        {"--help", "-h", "--no-isolate"} & set(words)
-    )
-
-
 IMPORTED_EARLY = ("torch", "gradprobe.pipeline.probe")
 """What every check needs, and its process can import before it is told of it."""
 
 
-def _begun_early() -> Any:
-    """Where another core is free, the child imports torch there while this process imports its parser, and parses."""
+def _begun_early(words: list[str]) -> Any:
+    """Where another core is free, the child of a check imports torch while this process parses its words."""
+    is_check = words[:1] in (["check"], ["diff"], ["fix"])
+    if not is_check or {"--help", "-h", "--no-isolate"} & set(words):
+        return contextlib.nullcontext()
     from ..processes.process import begun_early
     from ..processes.resource_limits import cores
 

@@ -46,6 +46,20 @@ def written(folder, barrier="__syncthreads();", **edits):
     return f"check mine.py:delta_alone {SMALL}"
 
 
+def test_a_right_kernel_matches_and_the_report_names_its_file_and_backend(folder):
+    ran = run(f"{written(folder)} --repeat 3 --json found.json")
+    assert (ran.code, ran.out.split()[0]) == (0, "MATCH")
+    found = json.loads((folder / "found.json").read_text())
+    assert found["target"]["backend"] == "cuda-on-cpu"
+    (kernel,) = found["target"]["kernels"]
+    assert (kernel["name"], kernel["file"], kernel["line"]) == (
+        "rows",
+        str(folder / "delta.cu"),
+        2,
+    )
+    assert all(run["memory"] == [] for run in found["runs"])
+
+
 def test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines(folder):
     ran = run(f"{written(folder, barrier='')} --json found.json --sarif found.sarif")
     assert ran.code == 1
