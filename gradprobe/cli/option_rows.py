@@ -88,7 +88,9 @@ def case_rows(*, several: bool) -> dict[str, Row]:
     rows = dict(_OF_A_CASE)
     for row in OPTIONS:
         flags = f"{row.flag}/--no-{row.flag[2:]}" if row.kind is bool else row.flag
-        kind: Any = list[str] if row.kind is list else list[row.kind] if several else row.kind
+        kind: Any = list[str] if row.kind is list else row.kind
+        if several and row.kind is not list:
+            kind = list[row.kind]  # type: ignore[name-defined]
         help = row.help.replace("[", r"\[")  # brackets in a help text are markup to rich
         more = {"rich_help_panel": "Case", "show_default": False}
         rows[row.name] = _row(kind | None, None, flags, help, row.metavar, **more)
