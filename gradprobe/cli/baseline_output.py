@@ -22,7 +22,7 @@ from ..render.terminal import (
     width,
     write_stdout,
 )
-from .call import Call
+from .command import Call
 from .own_process import ProgressNote
 from .report_forms import report_error
 

@@ -8,8 +8,8 @@ from typing import Annotated
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
-from .call import Call, Command
 from .checks import check_against, check_one
+from .command import Call, Command
 from .option_rows import option
 from .report_forms import show_document
 

@@ -21,8 +21,8 @@ from ..render.console import headline
 from ..render.reasons import render_reasons
 from ..render.terminal import Progress, note, show, width
 from ..targets.find import parts_of
-from .call import Call, Command
 from .checks import by_layout, say
+from .command import Call, Command
 from .option_rows import option
 
 _APPLY = "Write the edit into the file, after asking; then check again"

@@ -20,7 +20,7 @@ from ..render.terminal import (
     write_stdout,
 )
 from ..targets.builtin import has_driver
-from .call import Call, Command, count_of_workers
+from .command import Call, Command, count_of_workers
 from .option_rows import option
 from .report_forms import show_document
 

@@ -21,7 +21,7 @@ from ..inputs.versions import installed_versions
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.writing import safe
 from ..render.files import FILES, FORMS, files_in
-from .call import LINE
+from .command import LINE
 from .option_rows import ShortHelp
 from .report_forms import Forms, write_failure
 

@@ -14,7 +14,7 @@ from ..model.report import Report
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, show
-from .call import Call, Command
+from .command import Call, Command
 from .option_rows import DEFAULT, argument, option
 from .own_process import ProgressNote
 from .report_forms import show_document

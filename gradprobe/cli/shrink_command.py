@@ -13,7 +13,7 @@ from ..model.writing import replace_file
 from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
-from .call import Call, Command
+from .command import Call, Command
 from .option_rows import option
 from .own_process import ProgressNote
 

@@ -24,7 +24,7 @@ from ..render.terminal import (
     width,
     write_stdout,
 )
-from .call import Call, Command
+from .command import Call, Command
 from .option_rows import argument, option
 from .report_forms import show_document
 

@@ -15,8 +15,8 @@ from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
-from .call import Call, Command, count_of_workers
 from .checks import say
+from .command import Call, Command, count_of_workers
 from .option_rows import option
 from .report_forms import Forms
 

@@ -22,8 +22,8 @@ from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.report import Report
 from ..processes.resource_limits import gpus
 from ..render.terminal import note
-from .call import Call, Command, count_of_workers
 from .checks import check_several
+from .command import Call, Command, count_of_workers
 from .option_rows import option
 
 # Given several times they say one thing together, and vary nothing.

@@ -21,8 +21,8 @@ from ..render.files import FORMS
 from ..render.source_places import with_origin
 from ..render.terminal import dump, note, terminal, width, write_stderr, write_stdout
 from ..render.terminal import show as show_lines
-from .call import Call, Command
 from .checks import check_one, say, say_nothing_compared, tell
+from .command import Call, Command
 from .option_rows import argument, option
 from .report_forms import Forms, write_form
 

@@ -29,8 +29,8 @@ from ..processes.process import begin_child, begun_early
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, show, terminal, write_as_is
 from . import IMPORTED_EARLY
-from .call import Call, Command
 from .checks import by_layout, say
+from .command import Call, Command
 from .report_forms import Forms
 
 

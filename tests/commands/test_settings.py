@@ -52,7 +52,7 @@ def test_the_table_holds_for_any_check_and_its_family_for_its_own_targets():
     }  # fmt: skip
     assert (force.timeout(None), force.timeout(3.0)) == (60, 3.0)
     assert force.line({"heads"}, has_targets=False) == (
-        "[tool.gradprobe] of pyproject.toml: --runs distinct --runs do=blhd --strict --timeout 60.0"
+        "[tool.gradprobe] of pyproject.toml: --strict --runs distinct --runs do=blhd --timeout 60.0"
     )
     assert force.line({"layout", "strict", "timeout"}, has_targets=False) == ""
 

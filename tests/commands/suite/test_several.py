@@ -92,7 +92,7 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
     monkeypatch.setattr(runner, "check_each", lambda *_, **__: pytest.fail("it ran"))
-    assert check_several(PLAN, Forms.json("no/such/all.json"), PLAIN) == 2
+    assert check_several(PLAN, Forms({"--json": "no/such/all.json"}), PLAIN) == 2
     words = "--json no/such/all.json: cannot be written, No such file or directory"
     assert words in capsys.readouterr().err
 
