@@ -88,7 +88,7 @@ def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(
     )
     ran = run(f"strides --fast {SIZE} --json all.json --junit all.xml")
     assert (ran.code, ran.out) == (3, "")
-    assert "2 targets\n" in ran.err
+    assert "of pyproject.toml: its targets\n" in ran.err
     assert "target 'raising.py:backward' raised KeyError" in ran.err
     assert "there is no file nowhere.py" in ran.err
     reports = json.loads((tmp_path / "all.json").read_text())["reports"]

@@ -64,12 +64,13 @@ def properties(file):
     }  # fmt: skip
 
 
-def test_a_run_fails_by_the_mismatches_alone_and_shows_lines_tables_and_properties(project):
+def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(project):
     project.makepyfile(test_mixed=MIXED)
     project.makeini("[pytest]\npythonpath = .\n")
-    words = ["--strict-markers", "--strict-config", "-W", "error", "-rP", "--junitxml=junit.xml"]
+    words = ["--strict-markers", "--strict-config", "-W", "error", "--junitxml=junit.xml"]
     ran = project.runpytest_subprocess(*words)
-    ran.assert_outcomes(passed=len(PASSING), failed=len(FAILING))
+    counts = ran.parseoutcomes()
+    assert (counts["passed"], counts["failed"]) == (len(PASSING), len(FAILING))
     found = properties(project.path / "junit.xml")
     assert found.keys() == PASSING | FAILING
     assert found["test_marked_right"] == {
@@ -81,7 +82,13 @@ def test_a_run_fails_by_the_mismatches_alone_and_shows_lines_tables_and_properti
         assert found[name]["gradprobe_first_mismatch"].startswith(FIRST)
     assert found["test_fixture_right[1]"]["gradprobe_layouts"] == "do=blhd"
     assert found["test_fixture_raising"] == {}
+
+
+def test_a_failure_shows_the_line_of_the_test_and_the_table_and_nothing_of_the_inside(project):
+    project.makepyfile(test_mixed=MIXED)
+    ran = project.runpytest_subprocess("-W", "error", "-rP", "-k", "wrong or raising or marked")
     out = ran.stdout.str()
+    ran.assert_outcomes(passed=1, failed=4, deselected=3)
     ran.stdout.fnmatch_lines_random([
         ">       assert_backward_matches(doubled_dq, [*][*]SMALL)",
         "E       AssertionError: MISMATCH  dQ is the first wrong intermediate in head 1 of 2 (soft.py:doubled_dq,*",
