@@ -74,13 +74,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     __tracebackhide__ = True
     marked = item.get_closest_marker(MARKER) is not None
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
-        report = _report(item, None, {})
-        if report.failing:
-            raise Mismatch(report.text(rest=""), pytrace=False)  # type: ignore[call-arg]
+        _fail(_report(item, None, {}))
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
         words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
+
+
+def _fail(report: ShownReport) -> None:
+    """Raises a mismatch from a frame that is not hidden: pytest says where all are."""
+    if report.failing:
+        raise Mismatch(report.text(rest=""), pytrace=False)  # type: ignore[call-arg]
 
 
 def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> ShownReport:
