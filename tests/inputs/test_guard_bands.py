@@ -28,7 +28,7 @@ def last_of(tensor):
     return tensor.storage_offset() + sum((size - 1) * stride for size, stride in extents)
 
 
-@pytest.mark.parametrize("layout", ["distinct", "packed"])
+@pytest.mark.parametrize("layout", ["contiguous", "distinct", "packed"])
 def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(
     layout,
 ):
