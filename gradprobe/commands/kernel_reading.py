@@ -143,7 +143,7 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from ..render.reasons import code_window
+    from ..render.excerpts import code_window
     from ..render.rows import folded
 
     at, here = finding.where, os.getcwd()

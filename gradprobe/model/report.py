@@ -246,8 +246,6 @@ class Origin(Struct, frozen=True, kw_only=True):
     root: str
     home: str = ""
     version: str = ""
-    docs: str = ""
-    """Where docs/ can be read, without a slash at the end; "" for nowhere."""
 
 
 class CheckedTarget(Struct, frozen=True, kw_only=True):

@@ -227,10 +227,8 @@ class _ReportAlerts:
         sentences = [f"{name} is wrong by itself: its own inputs do not explain it."]
         sentences.append(_extent(found, MISMATCH))
         if report.is_right_when_contiguous:
-            words = (
-                "Right when contiguous: the arithmetic is right, an address (a stride) is not."
-            )
-            sentences.append(words)
+            why = "the arithmetic is right, an address (a stride) is not"
+            sentences.append(f"Right when contiguous: {why}.")
         sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
         firsts = [run.first_mismatch for run, _ in found if run.first_mismatch]
         sentences += [element_line(first) for first in firsts if first.title == name][:1]
@@ -257,12 +255,12 @@ class _ReportAlerts:
     ) -> Alert:
         run, worst = _worst(found)
         head, times = next(iter(worst.having(status)), None), worst.max_budget_ratio
-        details: dict[str, Any] = {"intermediate": worst.name, "layout": run.layout}
-        details |= {"layouts": [each.layout for each, _ in found]}
+        details: dict[str, Any] = {
+            "intermediate": worst.name, "layout": run.layout, "layouts": [each.layout for each, _ in found],
+            "batch": head and head.batch, "head": head and head.head, "ratio": times and times.plain,
+            "mismatched": worst.mismatched, "total": worst.total,
+        }  # fmt: skip
         details |= {"kernel": worst.kernel} if worst.kernel else {}
-        details |= {"batch": head and head.batch, "head": head and head.head}
-        details |= {"ratio": times and times.plain}
-        details |= {"mismatched": worst.mismatched, "total": worst.total}
         places = places_of(self._report, worst.name, inherits=status == INHERITED)
         return self._alert(
             rule, name, sentences, details, title=title, worst=worst.ratio, places=places

@@ -26,6 +26,7 @@ from ..model.layout_run import (
 )
 from ..model.number import plural, ratio
 from ..model.report import Report, SecondCheck
+from .blocks import Block, Line, Words, lines_in
 from .notation import (
     BAD,
     CAUTION,
@@ -37,7 +38,6 @@ from .notation import (
     quoted,
     value,
 )
-from .rows import folded, headed
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
@@ -121,21 +121,21 @@ def counts_in_words(changes: Sequence[ReportChange]) -> str:
     return ", ".join(words) or "nothing changed"
 
 
-def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[Text]:
+def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
+    return lines_in(blocks_of(changes), width)
+
+
+def blocks_of(changes: Sequence[ReportChange]) -> Iterator[Block]:
     verdict = verdict_of(changes)
-    yield Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {counts_in_words(changes)}")
-    checks: dict[str, dict[str, list[ReportChange]]] = {}
-    for change in changes:
-        kinds = checks.setdefault(change.check, {kind: [] for kind in KINDS})
-        kinds[change.became].append(change)
-    for check, kinds in checks.items():
-        yield Text(f"{check}:", "bold")
-        for kind, those in kinds.items():
+    counts = f"  {counts_in_words(changes)}"
+    yield Line(Text.assemble((verdict.upper(), _STYLES[verdict]), counts))
+    for check in dict.fromkeys(change.check for change in changes):
+        yield Line(Text(f"{check}:", "bold"))
+        for kind, word in KINDS.items():
+            those = [one for one in changes if (one.check, one.became) == (check, kind)]
             for sentence in sentences_of(those):
-                first, *rest = folded(f"{KINDS[kind]:<6}  {sentence}", width)
-                first.stylize(_STYLES[kind], 2, 2 + len(KINDS[kind]))
-                yield from (first, *rest)
+                yield Words(sentence, f"  {word:<6}", _STYLES[kind])
 
 
 def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
@@ -235,27 +235,25 @@ def wrong_heads(intermediate: Intermediate) -> str:
     return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
 
-def render_against(report: Report, width: int) -> Iterator[Text]:
+def against(report: Report) -> Iterator[Words]:
     """What the other target came to, and the first place where both differ."""
-    other = report.against
-    assert other is not None
+    if (other := report.against) is None:
+        return
     target, device = other.report.target, other.report.environment.get("device", "")
     where = " on ".join(filter(None, (target.backend, device)))
     who = f"{other.name} ({where})" if where else other.name
     style = {MATCH: GOOD, FAILED: f"bold {CAUTION}"}.get(other.report.verdict, BAD)
     words = f"{who} {_came_to(other.report)}; {_first_difference(other, report)}"
-    yield from headed("AGAINST", style, words, width)
+    yield Words(words, "AGAINST", style, hangs=True)
 
 
 def beside(report: Report) -> Iterator[str]:
     """Of each intermediate how far both differ; of a saved report what changed since."""
     if (other := report.against) is None:
         return
-    by_layout: dict[str, list[Difference]] = {}
-    for one in other.differences:
-        by_layout.setdefault(one.layout, []).append(one)
     alike: dict[str, list[str]] = {}
-    for layout, those in by_layout.items():
+    for layout in dict.fromkeys(one.layout for one in other.differences):
+        those = [one for one in other.differences if one.layout == layout]
         alike.setdefault(_differences(those), []).append(layout)
     for words, layouts in alike.items():
         yield f"beside {other.name}, in {', '.join(layouts)}: {words}"

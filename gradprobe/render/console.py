@@ -1,4 +1,4 @@
-"""The words of a report in the terminal: its verdict, its first line, its layouts, and what was compared."""
+"""The words of a report: its verdict, its first line, its layouts, and what was compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.case import Case
-from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Intermediate, Run
+from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Run
 from ..model.memory_finding import (
     BARRIER,
     CHANGED,
@@ -23,8 +23,8 @@ from ..model.memory_finding import (
 )
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
-from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, blame, greppable
-from .rows import folded, headed, wrapped
+from .blocks import Block, Line, Words, lines_in
+from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, size_in_words
 from .source_places import Place, base_of
 
 _STRAYED = {
@@ -46,7 +46,7 @@ def headline(report: Report, width: int) -> list[Text]:
     if report.verdict == FAILED:
         return []
     first = [Text(first_line(report), "bold")] if report.failing else []
-    return [*verdict_lines(report, width), *first]
+    return [*lines_in(verdict_of(report), width), *first]
 
 
 def first_line(report: Report) -> str:
@@ -55,22 +55,23 @@ def first_line(report: Report) -> str:
     return "" if run is None else greppable(report.shown, run.memory)
 
 
-def verdict_lines(report: Report, width: int) -> Iterator[Text]:
+def verdict_of(report: Report) -> Iterator[Block]:
     """The verdict in words, and what sets the case apart."""
     verdict, style = ("MISMATCH", BAD) if report.failing else ("MATCH", GOOD)
-    yield from headed(verdict, style, verdict_words(report), width)
-    yield from (Text(line) for line in wrapped(beyond_the_case(report), width))
+    yield Words(verdict_words(report), verdict, style, hangs=True)
+    if words := beyond_the_case(report):
+        yield Words(words)
 
 
 def beyond_the_case(report: Report) -> str:
     """What sets a second case that is wrong apart from the one that was asked for; of a match what was not checked."""
     if report.beyond:
         return f"right as it was asked for, wrong with {report.beyond}"
-    left = {
-        "not checked": report.not_checked,
-        "wrong, if it is meant to be taken so": report.undeclared,
-    }
-    words = [f"{what}: {', '.join(names)}" for what, names in left.items() if names]
+    words = []
+    if report.not_checked:
+        words.append(f"not checked: {', '.join(report.not_checked)}")
+    if report.undeclared:
+        words.append(f"wrong, if it is meant to be taken so: {', '.join(report.undeclared)}")
     return "" if report.failing else "; ".join(words)
 
 
@@ -97,7 +98,7 @@ def _blame_of(run: Run) -> str:
     return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
 
 
-def on_ranks(case: Case, element: Element) -> str:
+def _on_ranks(case: Case, element: Element) -> str:
     """`in the shard of rank 1, from step 2 of rank 3 (keys of rank 1)`, as far as that is known."""
     rank, step = element.rank, element.step
     words = f"in the shard of rank {element.shard}"
@@ -110,38 +111,33 @@ def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     order = ("exported", "tapped", "seen", "recovered", "not exposed")
     by_source: dict[str, list[str]] = {source: [] for source in order}
-    for intermediate in run.compares:
-        named = by_source.setdefault(intermediate.source or "", [])
-        if (name := _read_name(intermediate)) not in named:
+    for one in run.compares:
+        name = one.name
+        # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
+        if one.reading_adds is not None and name in ("P", "dS"):
+            name += f" (to {one.reading_adds:.0e})"
+        named = by_source.setdefault(one.source or "", [])
+        if name not in named:
             named.append(name)
     by_source["not exposed"] = list(run.absent)
-    return "; ".join(
-        f"{source}: {', '.join(by_source[source])}" for source in order if by_source[source]
-    )
+    found = (f"{source}: {', '.join(by_source[source])}" for source in order if by_source[source])
+    return "; ".join(found)
 
 
-def _read_name(intermediate: Intermediate) -> str:
-    """With what reading it may add; that of dP and delta, large wherever P is small, lies in their budgets."""
-    name = intermediate.name
-    adds = intermediate.reading_adds if name in ("P", "dS") else None
-    return name if adds is None else f"{name} (to {adds:.0e})"
-
-
-def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
+def layouts_of(report: Report, signs: Signs) -> Iterator[Block]:
     """A line for each layout."""
     for run in report.runs:
         style = {MATCH: "green", MISMATCH: BAD}.get(run.verdict, CAUTION)
         if run.told_error:
-            yield from folded(f"{run.layout:<14} {run.verdict}: {error_words(run)}", width, style)
+            yield Words(f"{run.layout:<14} {run.verdict}: {error_words(run)}", "", style)
         elif not run.is_judged:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
-            yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
+            yield Words(f"{run.layout:<14} {how}: {run.skipped}", "", style)
         else:
             line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
             if worst := max(run.compares, key=lambda each: each.ratio, default=None):
-                times = (UTF8 if utf8 else ASCII).times
-                line.append(f", worst {ratio(worst.ratio)}{times} in {worst.title}")
-            yield line
+                line.append(f", worst {ratio(worst.ratio)}{signs.times} in {worst.title}")
+            yield Line(line)
 
 
 def error_words(run: Run) -> str:
@@ -151,16 +147,35 @@ def error_words(run: Run) -> str:
     return words or re.sub(r"^target '.*?' ", "", message)
 
 
-def wrong_rows(run: Run, first: Element) -> str:
+def whereabouts(report: Report) -> Iterator[str]:
+    """Where else: on which rank, in which rows, in which layouts."""
+    first = report.shown.first_mismatch
+    if first is not None and report.case is not None:
+        if first.shard is not None:
+            yield _on_ranks(report.case, first)
+        if first.masked:
+            yield "masked, so nothing may be there"
+        yield from filter(None, [size_in_words(first)])
+        axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
+        if rows := _wrong_rows(report.shown, first):
+            yield f"wrong {axis}: {rows}"
+    for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
+        runs = [run for run in report.measured if run.verdict == verdict and run.is_plain]
+        if runs:
+            yield f"{word} {', '.join(run.layout for run in runs)}"
+
+
+def _wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
     (intermediate,) = (one for one in run.compares if one.title == first.title)
     place = first.batch, first.head
     (head,) = (one for one in intermediate.heads if (one.batch, one.head) == place)
+    if not head.rows:
+        return ""
     shown = intermediate.shown
     total = f"{_count(shown)} shown" if shown else f"{intermediate.length}"
     keys = f"; keys: {in_words(head.keys, 6)} ({_count(head.keys)})" if head.keys else ""
-    rows = f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){keys}"
-    return rows if head.rows else ""
+    return f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){keys}"
 
 
 def _count(ranges: Sequence[tuple[int, int]]) -> int:

@@ -109,59 +109,31 @@ def _json(words: Sequence[str]) -> str:
     return json.dumps(document(shlex.join(["gradprobe", *words])), indent=2) + "\n"
 
 
-def _junit(_: Sequence[str]) -> str:
-    counts = 'tests="1" failures="0" errors="1"'
-    return f"""<?xml version="1.0" encoding="UTF-8"?>
-<testsuites name="gradprobe" {counts} time="0.000">
-  <testsuite name="gradprobe" {counts} skipped="0" time="0.000">
-    <testcase classname="gradprobe" name="check" time="0.000">
-      <error type="{ERROR["kind"]}" message="{ERROR["message"]}">{ERROR["way_out"]}</error>
-    </testcase>
-  </testsuite>
-</testsuites>
-"""
-
-
 def _sarif(words: Sequence[str]) -> str:
     """Holds a result where the command names a file: a log without results closes the alerts of an earlier run."""
-    file = next(
-        (found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None
-    )
-    message = {"text": ERROR["message"]}
-    place = {"physicalLocation": {"artifactLocation": {"uri": file}}}
-    result = {"ruleId": "GP026", "level": "error", "message": message, "locations": [place]}
+    found = next(filter(None, map(_OF_A_FILE.fullmatch, own_words(words))), None)
+    told: dict[str, Any] = {"level": "error", "message": {"text": ERROR["message"]}}
+    place = {"physicalLocation": {"artifactLocation": {"uri": found and found[1]}}}
+    invocation = {"executionSuccessful": False, "toolExecutionNotifications": [told]}
     run = {
         "tool": {"driver": {"name": "gradprobe"}},
-        "invocations": [
-            {
-                "executionSuccessful": False,
-                "toolExecutionNotifications": [{"level": "error", "message": message}],
-            }
-        ],
-        "results": [result] if file else [],
+        "invocations": [invocation],
+        "results": [{"ruleId": "GP026", **told, "locations": [place]}] if found else [],
     }
-    log = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [run],
-    }
-    return json.dumps(log, indent=2) + "\n"
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _markdown(_: Sequence[str]) -> str:
-    return f"### gradprobe: {ERROR['message']}\n"
+def _template(name: str) -> Callable[[Sequence[str]], str]:
+    """What makes a file out of one of templates/, with the words of the error and the command in it."""
 
+    def filled(words: Sequence[str]) -> str:
+        command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
+        file = os.path.join(os.path.dirname(__file__), "templates", name)
+        with open(file, encoding="utf-8") as stream:
+            return stream.read().format(command=command, **ERROR)
 
-def _page(words: Sequence[str]) -> str:
-    command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<title>incomplete - gradprobe</title>
-<h1>INCOMPLETE {ERROR["message"]}</h1>
-<pre>{command}</pre>
-</html>
-"""
+    return filled
 
 
 # Where a form goes that has no file of its own.
@@ -171,12 +143,22 @@ Form = namedtuple("Form", ["help", "text", "unfinished", "escape"])  # noqa: PYI
 file; and how it writes a character by its number."""
 FORMS: Mapping[str, Form] = {
     "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json, IN_JSON),
-    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit, IN_MARKUP),
+    "--junit": Form(
+        "Write JUnit XML; - for stdout", "junit:text", _template("unfinished.xml"), IN_MARKUP
+    ),
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif, IN_JSON),
     "--markdown": Form(
-        "Write a Markdown table; - for stdout", "markdown:text", _markdown, IN_MARKUP
+        "Write a Markdown table; - for stdout",
+        "markdown:text",
+        _template("unfinished.md"),
+        IN_MARKUP,
     ),
-    "--html": Form("Write the report as a page; - for stdout", "page:text", _page, IN_MARKUP),
+    "--html": Form(
+        "Write the report as a page; - for stdout",
+        "page:text",
+        _template("unfinished.html"),
+        IN_MARKUP,
+    ),
     "--github": Form(
         "Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from ..model.documents import Reports
@@ -29,15 +28,12 @@ def annotation_commands(reports: Sequence[Report], base: Base) -> list[str]:
 
     Ten of each; the tenth says how many more there are.
     """
-    lines: dict[str, list[str]] = {level: [] for level in KINDS}
-    found = [alert for alert in alerts_of(reports) if alert.level in KINDS]
-    counts = Counter(alert.level for alert in found)
-    for alert in found:
-        those = lines[alert.level]
-        if len(those) < MOST:
-            left_out = counts[alert.level] - MOST if len(those) == MOST - 1 else 0
-            those.append(_command(alert, base, left_out))
-    return [line for those in lines.values() for line in those]
+    alerts, lines = alerts_of(reports), list[str]()
+    for level in KINDS:
+        those = [alert for alert in alerts if alert.level == level]
+        for at, alert in enumerate(those[:MOST], 1):
+            lines.append(_command(alert, base, len(those) - MOST if at == MOST else 0))
+    return lines
 
 
 def _command(alert: Alert, base: Base, left_out: int) -> str:

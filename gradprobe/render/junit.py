@@ -27,6 +27,7 @@ from .source_places import Base, base_of, places_of
 
 # Of what is told in the terminal's words.
 _WIDTH = 120
+_COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class TestCase:
     kind: str = ""
     """mismatch, inherited, the kind of an error, ..."""
     message: str = ""
-    body: tuple[str, ...] = ()
+    body: Sequence[str] = ()
 
 
 def text(several: Reports, code: int | None) -> str:
@@ -52,15 +53,14 @@ def text(several: Reports, code: int | None) -> str:
 def as_junit(reports: Sequence[Report], base: Base) -> str:
     """The reports as XML that Jenkins' schema takes (junit-10.xsd).
 
-    A check runs and compares all of its heads at once: its seconds are shared out among its test cases, equally, so
-    that the times of every level add up.
+    A check runs and compares all of its heads at once: its first test case has all of its time, so that the times of
+    every level add up.
     """
     root = Xml.Element("testsuites", name="gradprobe")
-    suites = [_suite(report, base) for report in told_apart(reports)]
-    root.extend(suites)
+    root.extend(_suite(report, base) for report in told_apart(reports))
     for count in ("tests", "failures", "errors"):
-        root.set(count, str(sum(int(suite.get(count, 0)) for suite in suites)))
-    root.set("time", _seconds(sum(map(_milliseconds, reports))))
+        root.set(count, str(sum(int(suite.get(count, 0)) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
     Xml.indent(root)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return head + Xml.tostring(root, encoding="unicode") + "\n"
@@ -70,19 +70,19 @@ def _suite(report: Report, base: Base) -> Xml.Element:
     cases = list(_SuiteCases(report, base).all())
     outcomes = Counter(case.outcome for case in cases)
     suite = Xml.Element("testsuite", name=visible(report.name), tests=str(len(cases)))
-    for count, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+    for count, outcome in _COUNTED.items():
         suite.set(count, str(outcomes[outcome]))
-    suite.set("time", _seconds(_milliseconds(report)))
+    seconds = f"{report.seconds.get('total', 0.0):.3f}"
+    suite.set("time", seconds)
     _add_properties(suite, report, base)
-    # Whole milliseconds that differ by 1 at most and add up.
-    share, rest = divmod(_milliseconds(report), max(len(cases), 1))
     seen: Counter[tuple[str, str]] = Counter()
-    for at, case in enumerate(cases):
+    for case in cases:
         # Two of one name are one to those who read JUnit.
         seen[case.group, case.name] += 1
         number = seen[case.group, case.name]
         named = replace(case, name=f"{case.name} ({number})") if number > 1 else case
-        suite.append(_element(named, report, share + (at < rest)))
+        suite.append(_element(named, report, seconds))
+        seconds = "0.000"
     if why := _why(report):
         Xml.SubElement(suite, "system-out").text = visible("\n".join(why))
     return suite
@@ -106,10 +106,10 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
             Xml.SubElement(element, "property", name=visible(name), value=visible(str(value)))
 
 
-def _element(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
+def _element(case: TestCase, report: Report, seconds: str) -> Xml.Element:
     classname = f"{report.name}.{case.group}" if case.group else report.name
     names = {"classname": visible(classname), "name": visible(case.name)}
-    element = Xml.Element("testcase", names, time=_seconds(milliseconds))
+    element = Xml.Element("testcase", names, time=seconds)
     if case.outcome:
         about = {"type": visible(case.kind), "message": visible(case.message)}
         told = Xml.SubElement(element, case.outcome, about)
@@ -126,30 +126,25 @@ class _SuiteCases:
 
     def all(self) -> Iterator[TestCase]:
         for alert in self._alerts:
+            message, kind = alert.sentences[0], alert.details.get("kind", "")
             if alert.level == WARNING:
-                name = f"{alert.details['kind']} {alert.what}".rstrip()
-                yield self._case("warnings", name, "skipped", WARNING, alert.sentences[0], alert)
+                name = f"{kind} {alert.what}".rstrip()
+                yield self._case("warnings", name, "skipped", WARNING, message, alert)
             elif alert.rule in OF_MEMORY.values():
-                kind, tensor, kernel = (
-                    alert.details[name] for name in ("kind", "tensor", "kernel")
-                )
+                tensor, kernel = alert.details["tensor"], alert.details["kernel"]
                 name = " ".join(filter(None, (kind, tensor, kernel and f"in {kernel}")))
-                yield self._case("memory", name, "failure", kind, alert.sentences[0], alert)
-            elif (
-                alert.what == "check"
-            ):  # what kept it from its end, or a mismatch that nothing accounts for
-                is_error = "kind" in alert.details
-                outcome, kind = (
-                    ("error", alert.details["kind"]) if is_error else ("failure", MISMATCH)
-                )
-                name = (self._report.title or "check") if is_error else "verdict"
-                yield self._case("", name, outcome, kind, alert.sentences[0], alert)
+                yield self._case("memory", name, "failure", kind, message, alert)
+            elif alert.what == "check" and kind:  # what kept it from its end
+                name = self._report.title or "check"
+                yield self._case("", name, "error", kind, message, alert)
+            elif alert.what == "check":  # a mismatch that nothing accounts for
+                yield self._case("", "verdict", "failure", MISMATCH, message, alert)
         for run in self._report.runs:
             is_mild = self._report.is_warning or run.severity == WARNING
             for case in self._of_run(run):
                 # JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen.
-                is_mild_now = is_mild and case.outcome in ("failure", "error")
-                yield replace(case, outcome="skipped", kind=WARNING) if is_mild_now else case
+                is_shown_mild = is_mild and case.outcome in ("failure", "error")
+                yield replace(case, outcome="skipped", kind=WARNING) if is_shown_mild else case
 
     def _case(
         self, group: str, name: str, outcome: str, kind: str, message: str, alert: Alert | None
@@ -157,60 +152,44 @@ class _SuiteCases:
         body = list(alert.sentences) if alert else [message]
         for place in alert.places[:1] if alert else ():
             body.append(f"at: {self._base.shorten(place)} {place.name}".rstrip())
-        return TestCase(group, name, outcome, kind, message, tuple(body))
+        return TestCase(group, name, outcome, kind, message, body)
 
-    def _about(self, what: str, *rules: Rule) -> Alert | None:
+    def _about(self, what: str, rule: Rule | None = None) -> Alert | None:
         those = (one for one in self._alerts if one.what == what)
-        return next((one for one in those if one.rule in rules or not rules), None)
+        return next((one for one in those if rule in (None, one.rule)), None)
 
     def _of_run(self, run: Run) -> Iterator[TestCase]:
+        layout = run.layout
         if failed := run.told_error:
-            yield self._case(run.layout, "layout", "error", *failed, self._about(run.layout))
+            yield self._case(layout, "layout", "error", *failed, self._about(layout))
         elif run.verdict == SKIPPED:
-            yield TestCase(run.layout, "layout", "skipped", "refused", str(run.skipped))
-        for intermediate in run.intermediates:
-            if not intermediate.heads:
-                yield TestCase(
-                    run.layout,
-                    intermediate.title,
-                    "skipped",
-                    intermediate.status,
-                    intermediate.status,
-                )
-            for head in intermediate.heads:
-                yield self._of_head(run, intermediate, head)
+            yield TestCase(layout, "layout", "skipped", "refused", str(run.skipped))
+        for one in run.intermediates:
+            if not one.heads:
+                yield TestCase(layout, one.title, "skipped", one.status, one.status)
+            for head in one.heads:
+                yield self._of_head(run, one, head)
         for key, identity in identities(run).items():
             if identity.holds:
-                yield TestCase(run.layout, key)
+                yield TestCase(layout, key)
             else:
                 words = residual(identity) if run.first_mismatch else identity_line(identity)
                 alert = self._about(key, IDENTITY)
-                yield self._case(run.layout, key, "failure", "identity", words, alert)
+                yield self._case(layout, key, "failure", "identity", words, alert)
 
     def _of_head(self, run: Run, intermediate: Intermediate, head: Head) -> TestCase:
         title, status, first = intermediate.title, head.status, run.first_mismatch
         batch = "" if head.batch is None else f" batch {head.batch}"
-        name = f"{title}{batch} head {head.head}"
+        name, counts = f"{title}{batch} head {head.head}", counts_in_words(head)
         if status not in (MISMATCH, INHERITED):
             return TestCase(run.layout, name)
-        how = "is wrong by itself" if status == MISMATCH else "only inherits"
-        counts = counts_in_words(head)
-        message, alert = (
-            f"{title} {how}: {counts}",
-            self._about(title, WRONG if status == MISMATCH else INHERITS),
+        rule, how = (
+            (WRONG, "is wrong by itself") if status == MISMATCH else (INHERITS, "only inherits")
         )
+        message, alert = f"{title} {how}: {counts}", self._about(title, rule)
         case = self._case(run.layout, name, "failure", status, message, alert)
-        case = replace(case, body=(counts, *case.body))
+        body = [counts, *case.body]
         here = title, head.batch, head.head
         if first and status == MISMATCH and here == (first.title, first.batch, first.head):
-            body = (*case.body, *_why(self._report))
-            return replace(case, message=element_line(first), body=body)
-        return case
-
-
-def _milliseconds(report: Report) -> int:
-    return round(1000 * report.seconds.get("total", 0.0))
-
-
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
+            return replace(case, message=element_line(first), body=[*body, *_why(self._report)])
+        return replace(case, body=body)

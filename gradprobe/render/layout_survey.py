@@ -31,23 +31,22 @@ from ..model.memory_finding import (
 )
 from ..model.number import listed, plural
 from ..model.report import Report
+from .blocks import Block, Grid, Line, Words
 from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, quoted, stray_line
 from .notes import in_short, target_warnings
-from .tables import grid
+from .rows import ALL
 
 # Findings that are printed, the others are in the JSON; layouts that are named in one sentence.
 _MOST = _NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: BAD, SKIPPED: CAUTION, FAILED: f"bold {CAUTION}"}
-BLANK = "blank:"
-"""What a legend calls a cell in which nothing stands."""
 
 
-def tried_as(run: Run) -> SurveyedLayout:
+def _tried_as(run: Run) -> SurveyedLayout:
     assert run.tried is not None
     return run.tried
 
 
-def memory_in(report: Report, run: Run) -> list[MemoryFinding]:
+def _memory_in(report: Report, run: Run) -> list[MemoryFinding]:
     """What was seen in one layout."""
     return [finding for finding in report.memory if finding.layout == run.layout]
 
@@ -59,11 +58,12 @@ def wrong_layouts(report: Report) -> list[Run]:
     """
 
     def order(run: Run) -> tuple[bool, bool, int]:
-        kind = (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind)
+        kind = (ALONE, PROGRAM, TOGETHER).index(_tried_as(run).kind)
         return run.layout != LAYOUTS[0], not (run.has_wrong_elements or run.broken), kind
 
-    wrong = (run for run in report.runs if run.verdict == MISMATCH or memory_in(report, run))
-    return sorted((run for run in wrong if run.severity != WARNING), key=order)
+    counted = (run for run in report.runs if run.severity != WARNING)
+    wrong = (run for run in counted if run.verdict == MISMATCH or _memory_in(report, run))
+    return sorted(wrong, key=order)
 
 
 def _having(report: Report, verdict: str) -> list[Run]:
@@ -71,40 +71,42 @@ def _having(report: Report, verdict: str) -> list[Run]:
     return [run for run in report.runs if run.verdict == verdict and run.severity != WARNING]
 
 
-def verdict_of(report: Report) -> tuple[str, str, str]:
-    """The verdict, its style, and the sentence beside it."""
-    wrong = wrong_layouts(report)
+def verdict_of(report: Report, rows: int = ALL) -> Words:
+    """The verdict, and the sentence beside it."""
+    wrong, right = wrong_layouts(report), _having(report, MATCH)
     failed, refused = (_having(report, verdict) for verdict in (FAILED, SKIPPED))
-    target, tried = report.target.name, plural(len(report.runs), "layout")
+    tried = plural(len(report.runs), "layout")
     if wrong:
         contiguous = "also" if report.runs[0] in wrong else "right"
-        words = f"{target}: wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
-        return "MISMATCH", BAD, words
-    if failed:
-        words = f"{target}: {len(failed):,} of {tried} could not be run"
-        return "NOT RUN", _STYLES[FAILED], words
-    exact, right = sum(run.how == BITS for run in report.runs), len(_having(report, MATCH))
-    words = f"{target}: right in {plural(right, 'layout')}, {exact:,} of them bit for bit as "
-    words += f"when contiguous ({report.runs[0].precision})"
-    words += f"; {len(refused):,} refused" if refused else ""
-    warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
-    return f"MATCH{warned}", GOOD, words
+        verdict, style = "MISMATCH", BAD
+        words = f"wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
+    elif failed:
+        verdict, style = "NOT RUN", _STYLES[FAILED]
+        words = f"{len(failed):,} of {tried} could not be run"
+    else:
+        warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
+        verdict, style = f"MATCH{warned}", GOOD
+        exact = sum(run.how == BITS for run in report.runs)
+        words = f"right in {plural(len(right), 'layout')}, {exact:,} of them bit for bit as "
+        words += f"when contiguous ({report.runs[0].precision})"
+        words += f"; {len(refused):,} refused" if refused else ""
+    return Words(f"{report.target.name}: {words}", verdict, style, rows, hangs=rows == ALL)
 
 
-def blame_in(run: Run) -> str:
+def _blame_in(run: Run) -> str:
     """What is wrong in a layout; "" where only memory was touched wrongly."""
     return blame(run) if run.has_wrong_elements or run.broken else ""
 
 
-def words_of(run: Run) -> str:
+def _words_of(run: Run) -> str:
     """Why it was refused, or could not be run."""
     return run.skipped or (run.error if isinstance(run.error, str) else "")
 
 
 def place_of_run(report: Report, run: Run) -> tuple[str, str]:
     """The greppable line of a wrong layout, and what is wrong there."""
-    blamed = blame_in(run)
-    line = greppable(run) if blamed else stray_line(memory_in(report, run)[0])
+    blamed = _blame_in(run)
+    line = greppable(run) if blamed else stray_line(_memory_in(report, run)[0])
     return line, f"with {run.layout}" + (f": {blamed}" if blamed else "")
 
 
@@ -117,9 +119,9 @@ def tensors_of(report: Report) -> Iterator[str]:
     """In which layouts each tensor comes out wrong, tensors that are alike together; then those that are right."""
     wrong = {run.layout for run in wrong_layouts(report)}
     alike: dict[tuple[str, ...], list[str]] = {}
-    for row, runs in cells_of(report).items():
+    for row, runs in _cells_of(report).items():
         failing = [run for run in runs if run is not None and run.layout in wrong]
-        alike.setdefault(tuple(tried_as(run).layout for run in failing), []).append(row)
+        alike.setdefault(tuple(_tried_as(run).layout for run in failing), []).append(row)
     right = alike.pop((), [])
     for layouts, rows in alike.items():
         yield f"wrong with {listed(rows)} in {', '.join(layouts)}"
@@ -140,7 +142,7 @@ def warning_told(report: Report, warned: WarningNote) -> tuple[str, str]:
     """A warning with the layouts that show it, and what was seen in the first of them."""
     first = next(run for run in report.runs if run.layout in warned.layouts)
     memory = _telling(report, [first])
-    seen = filter(None, (words_of(first), memory[0].sentence if memory else blame_in(first)))
+    seen = filter(None, (_words_of(first), memory[0].sentence if memory else _blame_in(first)))
     return f"{warned.words} ({_named(warned.layouts)})", f"with {first.layout}: {'; '.join(seen)}"
 
 
@@ -158,7 +160,7 @@ def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
     first: dict[object, MemoryFinding] = {}
     for run in wrong:
-        for one in memory_in(report, run):
+        for one in _memory_in(report, run):
             first.setdefault((one.kind, one.tensor.lower(), one.file, one.line), one)
     explained = {one.tensor.lower() for one in first.values() if one.kind == OUTSIDE}
     return worst_first(
@@ -166,26 +168,21 @@ def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     )
 
 
-def cells_of(report: Report) -> dict[str, list[Run | None]]:
+def _cells_of(report: Report) -> dict[str, list[Run | None]]:
     """By tensor, and "all" last, the run of each layout but the contiguous one; None where none was made."""
-    at = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs}
+    at = {(_tried_as(run).row, _tried_as(run).layout): run for run in report.runs}
     rows = (*dict.fromkeys(row for row, _ in at if row not in ("", "all")), "all")
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
 
-def matrix_lines(report: Report, marks: Signs) -> Iterator[Text]:
-    yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
-    heads = [layout.replace("-", "\n-") for layout in LAYOUTS[1:]]
-    rows: list[list[str | Text]] = [["", *heads]]
-    for row, runs in cells_of(report).items():
-        rows.append([row, *(_cell(run, marks) for run in runs)])
-    yield from grid(rows)
-    signs = (f"{sign} {words}" for sign, words in legend(report, marks).items())
-    yield Text(f"  {'   '.join(signs)}", "dim")
-
-
-def legend(report: Report, marks: Signs) -> dict[str, str]:
-    """What the signs mean that stand in the matrix."""
+def matrix(report: Report, marks: Signs) -> Iterator[Block]:
+    """A row a tensor, a column a layout, and what the signs mean that stand in it."""
+    yield Words("one tensor in each layout, the others contiguous; then all at once", "", "dim")
+    cells = _cells_of(report)
+    rows: list[list[str | Text]] = [["", *(layout.replace("-", "\n-") for layout in LAYOUTS[1:])]]
+    for row, runs in cells.items():
+        rows.append([row, *(Text() if run is None else _sign(run, marks) for run in runs)])
+    yield Grid(rows)
     meanings = {
         "=": "right, bit for bit",
         marks.about: "right, other bits",
@@ -193,42 +190,36 @@ def legend(report: Report, marks: Signs) -> dict[str, str]:
         "!": "wrong, a warning",
         "-": "refused",
         "crash": "not run",
-        BLANK: "not tried",
+        "blank:": "not tried",
     }
-    seen = {sign_of(run, marks) for run in report.runs}
-    if any(None in runs for runs in cells_of(report).values()):
-        seen.add(BLANK)
-    return {sign: words for sign, words in meanings.items() if sign in seen}
+    seen = {_sign(run, marks).plain for run in report.runs}
+    seen |= {"blank:"} if any(None in runs for runs in cells.values()) else set()
+    signs = (f"{sign} {words}" for sign, words in meanings.items() if sign in seen)
+    yield Words("   ".join(signs), "", "dim")
 
 
-def sign_of(run: Run, marks: Signs) -> str:
-    if run.verdict == MATCH:
-        return "=" if run.how == BITS else marks.about
-    if run.severity == WARNING:
-        return "!"
-    return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(run.verdict, "crash")
+def _sign(run: Run, marks: Signs) -> Text:
+    if run.severity == WARNING and run.verdict != MATCH:
+        return Text("!", CAUTION)
+    right = "=" if run.how == BITS else marks.about
+    signs = {MATCH: right, MISMATCH: marks.mismatch, SKIPPED: "-"}
+    return Text(signs.get(run.verdict, "crash"), _STYLES[run.verdict])
 
 
-def _cell(run: Run | None, marks: Signs) -> Text:
-    if run is None:
-        return Text()
-    style = CAUTION if run.severity == WARNING else _STYLES[run.verdict]
-    return Text(sign_of(run, marks), style)
-
-
-def program_lines(report: Report, marks: Signs) -> list[Text]:
-    programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
-    lines = [Text("  as programs lay them", "dim")]
-    for run in programs:
-        sign = f"{sign_of(run, marks):>5}"
-        lines.append(Text.assemble("  ", (sign, _STYLES[run.verdict]), f"  {run.layout}"))
-    return [*lines, Text()] if programs else []
+def programs(report: Report, marks: Signs) -> Iterator[Block]:
+    """The layouts that programs are known to make."""
+    found = [run for run in report.runs if _tried_as(run).kind == PROGRAM]
+    if found:
+        yield Line(Text("  as programs lay them", "dim"))
+    for run in found:
+        sign = _sign(run, marks)
+        yield Line(Text.assemble("  ", (f"{sign.plain:>5}", sign.style), f"  {run.layout}"))
 
 
 def sentences_of(report: Report) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), (FAILED, "not run")):
         runs = _having(report, verdict)
-        for titles, words in _grouped((run.layout, words_of(run)) for run in runs):
+        for titles, words in _grouped((run.layout, _words_of(run)) for run in runs):
             yield f"{word} in {_named(titles)}: {words}"
     copied = [(run.layout, ", ".join(run.copied)) for run in report.runs if run.copied]
     for titles, names in _grouped(copied):
@@ -236,7 +227,7 @@ def sentences_of(report: Report) -> Iterator[str]:
     if report.warnings:
         yield COUNTED
     yield from report.notes
-    count, twice = len(report.runs), sum(tried_as(run).thorough for run in report.runs)
+    count, twice = len(report.runs), sum(_tried_as(run).thorough for run in report.runs)
     also = " and" if twice == count else f", {twice:,} of them also"
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
     yield f"tried {plural(count, 'layout')} in {seconds}, each in guard bands of NaN{also} of large numbers"

@@ -73,7 +73,7 @@ def _heading(reports: Sequence[Report]) -> str:
 
 def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> str:
     """As many rows as there is room for, and then as much of the tail."""
-    text, left = [head], most - len(head.encode()) - 120  # the last line's own length
+    text, left = head, most - len(head.encode()) - 120  # the last line's own length
     if left < 0:
         return ""
     for at, line in enumerate((*rows, *tail)):
@@ -81,9 +81,9 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
         if left < 0:
             rest = len(rows) - at
             said = f"{plural(rest, 'row')} more" if rest > 0 else "Some commands"
-            return "".join(text) + f"\n{said} left out: a summary holds {most:,} bytes at most.\n"
-        text.append(line)
-    return "".join(text)
+            return f"{text}\n{said} left out: a summary holds {most:,} bytes at most.\n"
+        text += line
+    return text
 
 
 def _plain(text: str) -> str:

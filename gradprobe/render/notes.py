@@ -11,9 +11,14 @@ from ..model.layout_run import RepeatedResult
 from ..model.memory_finding import Group, grouped
 from ..model.number import LAMBDA, in_words, listed, plural, ratio
 from ..model.report import Report
+from .comparison import beside
 from .console import error_words
 from .notation import heads_in_words, identities
 from .source_places import base_of
+
+# Notes that change what a verdict is worth, by how they begin: what was not checked at all, what is judged in another
+# way than was asked for, and what was stopped before its end.
+_FIRST = ("not checked", "exported in another convention", "the target changes", "stopped")
 
 
 def facts_of(report: Report) -> list[str]:
@@ -22,17 +27,17 @@ def facts_of(report: Report) -> list[str]:
 
 
 def findings(report: Report) -> list[str]:
-    """The sentences, the most important first."""
+    """The sentences of one screen, the most important first."""
     return list(dict.fromkeys(sentence for kind in _IMPORTANCE for sentence in kind(report)))
 
 
 def all_notes(report: Report) -> Iterator[str]:
-    """Every sentence, in full."""
+    """Every sentence, in full; layouts and what is known stand elsewhere then."""
     if report.is_right_when_contiguous:
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     yield from (group.sentence for group in _strays(report))
     yield from (report.failing or report.measured[0]).inside
-    for kind in (_compile_errors, _shadows, _warned, _arithmetic, _asked_for, _identities):
+    for kind in (_compile_errors, _shadows, _warned, _arithmetic, _repeats, beside, _identities):
         yield from kind(report)
     held = {key for run in report.measured for key in identities(run)}
     if held and not any(run.broken for run in report.measured):
@@ -87,9 +92,7 @@ def _compile_errors(report: Report) -> Iterator[str]:
 def _strays(report: Report) -> list[Group]:
     """What kernels did to memory, the worst first, where no cause says it already."""
     runs = [run for run in report.runs if run.memory and not run.told_error]
-    if not runs:
-        return []
-    groups = grouped((run.layout, one) for run in runs for one in run.memory)
+    groups = grouped((run.layout, one) for run in runs for one in run.memory) if runs else []
     causes = {cause.summary for cause in report.causes}
     return [group for group in groups if group.sentence not in causes]
 
@@ -124,15 +127,6 @@ def _arithmetic(report: Report) -> Iterator[str]:
         yield f"no error exceeds {LAMBDA:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
 
 
-def _asked_for(report: Report) -> Iterator[str]:
-    """What repeats showed, and what another target came to."""
-    yield from _repeats(report)
-    if report.against is not None:
-        from .comparison import beside
-
-        yield from beside(report)
-
-
 def _identities(report: Report) -> Iterator[str]:
     """Where elements are wrong a broken identity adds nothing."""
     broken = [] if report.failing else [one.name for run in report.measured for one in run.broken]
@@ -146,14 +140,9 @@ def target_warnings(report: Report) -> Iterator[str]:
         yield f"{plural(count, 'warning')} from the target: --details shows {'it' if count == 1 else 'them'}"
 
 
-# Notes that change what a verdict is worth, by how they begin: what was not checked at all, what is judged in another
-# way than was asked for, and what was stopped before its end.
-_FIRST = ("not checked", "exported in another convention", "the target changes", "stopped")
-
-
 def _notes(report: Report) -> Iterator[str]:
     notes = [note for note in report.notes if not _is_quiet(note)]
-    yield from sorted(notes, key=lambda note: [not note.startswith(first) for first in _FIRST])
+    yield from sorted(notes, key=lambda note: not note.startswith(_FIRST))
 
 
 def _is_quiet(note: str) -> bool:
@@ -161,33 +150,25 @@ def _is_quiet(note: str) -> bool:
     return "0 by design" in note
 
 
-def _beside_causes(report: Report) -> Iterator[str]:
-    yield from report.known if report.causes else ()
+def _beside_causes(report: Report) -> Sequence[str]:
+    return report.known if report.causes else ()
 
 
-def _hints(report: Report) -> Iterator[str]:
-    yield from report.hints
-
-
-# What limits the verdict comes first, then what no comparison shows, what was asked for, and what to do next.
-_IMPORTANCE: Sequence[Callable[[Report], Iterator[str]]] = (
-    _not_judged, _readings, _compile_errors, _memory, _shadows, _warned, _arithmetic, _asked_for, _beside_causes,
-    _identities, _notes, target_warnings, _hints,
-)  # fmt: skip
+def _hints(report: Report) -> Sequence[str]:
+    return report.hints
 
 
 def _repeats(report: Report) -> Iterator[str]:
     """Of each intermediate that repeated runs tell apart, the first layout that shows it, with the others that do."""
     runs = [run for run in report.measured if run.repeats]
-    layouts: dict[str, list[str]] = {}
-    results: dict[str, RepeatedResult] = {}
+    found: dict[str, list[tuple[str, RepeatedResult]]] = {}
     for run in runs:
         for result in run.repeated:
-            layouts.setdefault(result.name, []).append(run.layout)
-            results.setdefault(result.name, result)
-    for name, result in results.items():
-        where = f" ({', '.join(layouts[name])})" if len(runs) > 1 else ""
-        yield from (f"{sentence}{where}" for sentence in _repeated(result))
+            found.setdefault(result.name, []).append((run.layout, result))
+    for those in found.values():
+        layouts = ", ".join(layout for layout, _ in those)
+        where = f" ({layouts})" if len(runs) > 1 else ""
+        yield from (f"{sentence}{where}" for sentence in _repeated(those[0][1]))
     if runs and not any(one.differing for run in runs for one in run.repeated):
         yield f"{runs[0].repeats} runs gave the same bits"
 
@@ -231,3 +212,10 @@ def _order(result: RepeatedResult) -> str:
         return f"{atomics}, which is rounding" if is_small else f"more than {atomics} can do"
     words = "no atomic was found that adds into it"
     return words if is_small else f"{words}; a race, or what one call leaves to the next"
+
+
+# What limits the verdict comes first, then what no comparison shows, what was asked for, and what to do next.
+_IMPORTANCE: Sequence[Callable[[Report], Iterator[str] | Sequence[str]]] = (
+    _not_judged, _readings, _compile_errors, _memory, _shadows, _warned, _arithmetic, _repeats, beside, _beside_causes,
+    _identities, _notes, target_warnings, _hints,
+)  # fmt: skip

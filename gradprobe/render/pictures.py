@@ -1,18 +1,16 @@
-"""What a page shows beside words: maps of tiles, one for heads that are alike, and lines of source."""
+"""Maps of tiles on a page: one for heads that are alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup
 
-from ..model.layout_run import HIDDEN, LEVELS, MATCH, WITHIN, Head, Intermediate, Run
+from ..model.layout_run import HIDDEN, LEVELS, MATCH, Head, Intermediate, Run
 from ..model.number import in_words, ratio
-from ..model.report import CauseLine, Diagnosis, Listing, Report
 from .notation import heads_by_batch
-from .source_places import Base
 
 SCALE = (
     ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),
@@ -28,16 +26,6 @@ def class_of(sign: str) -> str:
     """The class of a tile, by its letter."""
     sign = sign.lower()
     return _CLASSES.get(sign) or f"w{min(4, 1 + (LEVELS.index(sign) - LEVELS.index('d')) // 4)}"
-
-
-def sign_of(times: float | None) -> str:
-    """The letter of a tile whose worst error is so many times the budget; None where all is masked."""
-    if times is None:
-        return HIDDEN
-    for at, letter in enumerate(LEVELS):
-        if times <= 2.0 ** (at - LEVELS.index(WITHIN)):
-            return letter
-    return LEVELS[-1]
 
 
 @dataclass(frozen=True)
@@ -62,12 +50,11 @@ def maps_of(run: Run) -> list[tuple[str, str, list[TileMap]]]:
                 alike.setdefault((head.status, head.rows, head.tiles), []).append(head)
         maps = [_tile_map(intermediate, those) for those in list(alike.values())[:room]]
         room -= len(maps)
+        rows, cols = intermediate.tile
+        words = f"a tile is {rows} x {cols}, rows downwards"
+        if intermediate.shown:
+            words = f"a line is one of rows {in_words(intermediate.shown, 6)}, {words}"
         if maps:
-            rows, cols = intermediate.tile
-            shown = f"a line is one of rows {in_words(intermediate.shown, 6)}, "
-            words = (
-                f"{shown if intermediate.shown else ''}a tile is {rows} x {cols}, rows downwards"
-            )
             found.append((intermediate.title, words, maps))
     return found
 
@@ -95,77 +82,8 @@ def drawn(lines: Sequence[str], label: str) -> Markup:
         cross = "crossed" if name in ("w3", "w4") else "cross"
         paths[cross] = paths.get(cross, "") + paths[name]
     shape, wide, tall = Markup('<path class="{}" d="{}"/>'), len(lines[0]), len(lines)
-    shapes = Markup("").join(shape.format(name, paths[name]) for name in paths)
+    shapes = Markup("").join(map(shape.format, paths, paths.values()))
     size = max(4, min(14, 112 // max(wide, tall)))
     return Markup(
         '<svg class="map" viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>'
     ).format(wide, tall, wide * size, label, shapes)
-
-
-# Neighbours of a named line, and how many of all lines are shown: a screen has room for no more.
-_AROUND, _MOST = 2, 6
-
-
-@dataclass(frozen=True)
-class CodeLine:
-    """A line of source."""
-
-    number: int
-    text: tuple[str, str, str]
-    """What stands before what is wrong, that, and what stands behind it."""
-    note: str = ""
-    is_named: bool = False
-
-
-@dataclass(frozen=True)
-class CodeBlock:
-    """Lines of one file."""
-
-    title: str
-    """`lazy.py:203 in lazy_dkdv_kernel`."""
-    lines: tuple[CodeLine, ...]
-
-
-def excerpts(report: Report, cause: Diagnosis, base: Base) -> Iterator[CodeBlock]:
-    """The lines that a cause names, file by file: the first among its neighbours, then the others."""
-    files: dict[str, list[CauseLine]] = {}
-    for where in cause.where[:_MOST]:
-        files.setdefault(where.file, []).append(where)
-    for file, wheres in files.items():
-        lines = {
-            number: CodeLine(number, (line, "", ""))
-            for number, line in _neighbours(report.listings, wheres[0])
-        }
-        lines |= {where.line: _named(where) for where in wheres}
-        places = ", ".join(dict.fromkeys(where.place for where in wheres))
-        ordered = tuple(lines[number] for number in sorted(lines))
-        yield CodeBlock(f"{base.short(file)}:{places}", ordered)
-
-
-def _neighbours(listings: Sequence[Listing], where: CauseLine) -> list[tuple[int, str]]:
-    """The lines beside one: of its listing, else those that the cause itself holds."""
-    for listing in listings:
-        at = where.line - listing.first
-        is_here = listing.file == where.file and 0 <= at < len(listing.lines)
-        if is_here and listing.lines[at].strip() == where.code:
-            first = max(0, at - _AROUND)
-            return list(enumerate(listing.lines[first : at + _AROUND + 1], listing.first + first))
-    beside = zip((where.line - 1, where.line + 1), where.around, strict=True)
-    return [(number, line) for number, line in beside if line]
-
-
-def _named(where: CauseLine) -> CodeLine:
-    start, margin = where.column or 0, " " * max(where.margin, 4)
-    end = start + where.length
-    pieces = (margin + where.code[:start], where.code[start:end], where.code[end:])
-    return CodeLine(where.line, pieces, where.note, is_named=True)
-
-
-def diff_lines(diff: str) -> list[tuple[str, str]]:
-    """The lines of a diff, each with what it is: added, removed, place or context."""
-    kinds = {"+": "added", "-": "removed", "@": "place"}
-    found = [(kinds.get(line[:1], "context"), line) for line in diff.splitlines()]
-    return [
-        *(("place", line) for _, line in found[:2]),
-        *found[2:],
-    ]  # the names of the files first

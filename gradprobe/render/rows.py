@@ -1,4 +1,4 @@
-"""Rows of a terminal: how words fold into them, and sections of lines come to fit a number of them."""
+"""Rows of a terminal: how words fold into them, and how sections come to fit a number of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ..model.number import plural
 MOST, MOST_OF_A_MATCH = 24, 10
 """Rows on a terminal of 80 columns: of a report that fails, and of a match."""
 COLUMNS = 80
+ALL = 1000
+"""More rows than any sentence takes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def rows_of(lines: Iterable[Text], width: int) -> int:
 
 
 def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
-    """The lines of all sections, in at most so many rows where their least lines allow it: the last give way first."""
+    """The lines of all sections, in so many rows where their least lines allow it: the last give way first."""
     found = list(sections)
     for at in reversed(range(len(found))):
         over = sum(rows_of(one.lines, width) for one in found) - most
@@ -68,7 +70,8 @@ def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Tex
 
 def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
     """Words in so many rows at most, below a word that begins the first of them."""
-    first, *more = short(f"{head}  {words}", width, rows, indent="")
+    between = " " if head.endswith(":") else "  "
+    first, *more = short(f"{head}{between}{words}", width, rows, indent="")
     first.stylize(style, 0, len(head))
     return [first, *more]
 

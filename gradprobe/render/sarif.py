@@ -23,8 +23,6 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
 MOST_RESULTS = 25_000
 MOST_RELATED = 10
-# What an address of pages that a browser can read is.
-_ADDRESS = re.compile(r"https?://[^\s/]\S*")
 _EXITS = {
     0: "everything matches",
     1: "a mismatch",
@@ -35,10 +33,8 @@ _EXITS = {
 
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    origin = several.origin
-    version, docs = (origin.version, origin.docs) if origin else (__version__, "")
-    reports, base = so_far(several, code), base_of(several)
-    return text_of(as_sarif(reports, base, code, version=version, docs=docs))
+    version = several.origin.version if several.origin else __version__
+    return text_of(as_sarif(so_far(several, code), base_of(several), code, version=version))
 
 
 def as_sarif(
@@ -48,7 +44,6 @@ def as_sarif(
     *,
     most: int = MOST_RESULTS,
     version: str = __version__,
-    docs: str = "",
 ) -> dict[str, Any]:
     """The reports as one SARIF log with one run, ready for `json.dumps`.
 
@@ -59,21 +54,20 @@ def as_sarif(
         code: the exit code of the command; None as long as it runs.
         most: results; the least are left out and counted in a notification.
         version: of the gradprobe that made the reports.
-        docs: where the pages of docs/ can be read; "" where they are nowhere.
     """
     results, told = list[Alert](), list[Alert]()
     for alert in alerts_of(reports):
         (results if alert.places and alert.level != "none" else told).append(alert)
-    seen: Counter[str] = Counter()
-    made = []
+    seen, made = Counter[str](), list[dict[str, Any]]()
     for alert in results[:most]:
-        seen[alert.fingerprint] += (
-            1  # those of one fingerprint are told apart by how many came before
-        )
+        seen[alert.fingerprint] += 1  # what tells those of one fingerprint apart
         made.append(_result(alert, base, seen[alert.fingerprint]))
     root = quote(base.root.rstrip("/"), errors="replace")
+    driver: dict[str, Any] = {"name": "gradprobe", "version": version}
+    if re.fullmatch(r"\d+\.\d+\.\d+", version):
+        driver["semanticVersion"] = version
     run = {
-        "tool": {"driver": _driver(version, docs)},
+        "tool": {"driver": driver | {"rules": list(map(_rule, RULES))}},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{root}/"}},
         "columnKind": "unicodeCodePoints",
@@ -82,28 +76,14 @@ def as_sarif(
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def is_address(docs: str) -> bool:
-    """Whether rules can lead there."""
-    return bool(_ADDRESS.fullmatch(docs))
-
-
-def _driver(version: str, docs: str) -> dict[str, Any]:
-    driver: dict[str, Any] = {"name": "gradprobe", "version": version}
-    if re.fullmatch(r"\d+\.\d+\.\d+", version):
-        driver["semanticVersion"] = version
-    return driver | {"rules": [_rule(rule, docs) for rule in RULES]}
-
-
-def _rule(rule: Rule, docs: str) -> dict[str, Any]:
+def _rule(rule: Rule) -> dict[str, Any]:
     topic = rule.topic
-    page = {"helpUri": f"{docs}/explain/#{rule.id.lower()}"} if is_address(docs) else {}
     return {
         "id": rule.id,
         "name": rule.name,
         "shortDescription": {"text": f"{topic.title}."},
         "fullDescription": {"text": topic.what},
         "help": {"text": f"{topic.what} {topic.help}", "markdown": in_markdown(topic)},
-        **page,
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }
 
@@ -111,50 +91,45 @@ def _rule(rule: Rule, docs: str) -> dict[str, Any]:
 def _invocation(
     reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int
 ) -> dict[str, Any]:
-    notes: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    notes, wrong_usage = list[dict[str, Any]](), list[dict[str, Any]]()
     for alert in told:
-        notes[alert.rule is USAGE].append(_notification(alert))
+        level = "note" if alert.level == "none" else alert.level
+        rule = {"id": alert.rule.id, "index": RULES.index(alert.rule)}
+        note = {"level": level, "message": {"text": _text(alert)}, "associatedRule": rule}
+        (wrong_usage if alert.rule is USAGE else notes).append(note)
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
-        notes[False].append({"level": "warning", "message": {"text": words}})
-    counted = list(map(errors_of, reports))
-    exits = (
-        {} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}
-    )
-    ended = (one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted)
-    return {
-        "executionSuccessful": all(ended),
-        **exits,
-        "toolExecutionNotifications": notes[False],
-        "toolConfigurationNotifications": notes[True],
+        notes.append({"level": "warning", "message": {"text": words}})
+    counted = map(errors_of, reports)
+    ended = all(one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted)
+    found = {
+        "executionSuccessful": ended,
+        "toolExecutionNotifications": notes,
+        "toolConfigurationNotifications": wrong_usage,
     }
-
-
-def _notification(alert: Alert) -> dict[str, Any]:
-    level = "note" if alert.level == "none" else alert.level
-    associated = {"id": alert.rule.id, "index": RULES.index(alert.rule)}
-    return {"level": level, "message": {"text": _text(alert)}, "associatedRule": associated}
+    if code is not None:
+        found |= {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}
+    return found
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
     locations = [_location(place, base) for place in alert.places[: MOST_RELATED + 1]]
-    related = [{"id": at, **one} for at, one in enumerate(locations[1:], 1)]
     # GitHub knows results by the second fingerprint alone, and where it is absent takes a hash of the line: several
     # intermediates of one kernel share a line, and would be one alert.
     whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
-    return {
+    result = {
         "ruleId": alert.rule.id,
         "ruleIndex": RULES.index(alert.rule),
         "kind": "fail",
         "level": alert.level,
         "message": {"text": _text(alert)},
         "locations": locations[:1],
-        **({"relatedLocations": related} if related else {}),
+        "relatedLocations": [{"id": at, **one} for at, one in enumerate(locations[1:], 1)],
         "partialFingerprints": {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short},
         "rank": alert.rule.rank,
-        **({"fixes": [_fix(alert.edit, base)]} if alert.edit else {}),
         "properties": {name: _cleaned(value) for name, value in alert.details.items()},
     }
+    return result | ({"fixes": [_fix(alert.edit, base)]} if alert.edit else {})
 
 
 def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
@@ -165,15 +140,17 @@ def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
         region = {"startLine": first, "startColumn": 1, "endLine": last, "endColumn": 1}
         new = visible("".join(f"{line}\n" for line in change.new))
         replacements.append({"deletedRegion": region, "insertedContent": {"text": new}})
-    artifact = _location(Place(edit.file, None), base)["physicalLocation"]["artifactLocation"]
-    changes = [{"artifactLocation": artifact, "replacements": replacements}]
+    changes = [{"artifactLocation": _artifact(edit.file, base), "replacements": replacements}]
     return {"description": {"text": visible(f"Tried: {edit.words}.")}, "artifactChanges": changes}
 
 
+def _artifact(file: str, base: Base) -> dict[str, Any]:
+    uri, below = base.uri(file)
+    return {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})
+
+
 def _location(place: Place, base: Base) -> dict[str, Any]:
-    uri, below = base.uri(place.file)
-    artifact = {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})
-    physical: dict[str, Any] = {"artifactLocation": artifact}
+    physical: dict[str, Any] = {"artifactLocation": _artifact(place.file, base)}
     if place.line:
         physical["region"] = {"startLine": place.line}
     name = {"message": {"text": visible(place.name)}} if place.name else {}

@@ -17,9 +17,6 @@ from ..model.layout_run import Error
 from ..model.memory_finding import MemoryFinding, WarningNote
 from ..model.report import CauseLine, CheckedTarget, Origin, Report
 
-DOCS = "GRADPROBE_DOCS"
-"""The variable that says where a team has put the pages that `mkdocs build` makes."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -37,10 +34,7 @@ def origin_here() -> Origin:
     folder = os.path.realpath(os.getcwd())
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
     root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
-    docs = os.environ.get(DOCS, "").strip().rstrip("/")
-    return Origin(
-        folder=folder, root=root, home=os.path.expanduser("~"), version=__version__, docs=docs
-    )
+    return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__)
 
 
 def with_origin(several: Reports) -> Reports:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from rich.table import Table
 from rich.text import Text
 
 from ..model.layout_run import (
@@ -20,66 +21,68 @@ from ..model.layout_run import (
 )
 from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report
+from .blocks import Block, Grid, Line, Words
 from .notation import STYLES, Signs, place_in_words, value
-from .rows import lines_from
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40
 # Ranges of heads in the title of a column.
 _RANGES = 3
-_Alike = Sequence[Intermediate]
 _States = tuple[str, ...]
 """The status of an intermediate in each query head."""
 
 
-def grid(rows: Sequence[Sequence[str | Text]], *, left: int = 1, least: int = 0) -> list[Text]:
-    """Rows of cells as lines, the first of them dim: so many columns to the left, the others to the right.
-
-    Args:
-        least: how wide each of the others is at least.
-    """
-    table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
-    for at in range(len(rows[0])):
-        table.add_column(
-            justify="left" if at < left else "right",
-            min_width=least if at >= left else 0,
-            no_wrap=True,
-        )
-    for at, row in enumerate(rows):
-        table.add_row(*row, style="" if at else "dim")
-    return lines_from(table, 10_000)
-
-
+@dataclass
 class HeadTable:
     """The worst error of each head of a run: alike heads share a column, and alike intermediates a row."""
 
-    def __init__(self, report: Report, run: Run, *, each: bool = False) -> None:
-        """
-        Args:
-            each: whether each intermediate has a row of its own.
-        """
-        self._run = run
-        self.heads = report.case.heads if report.case else max(one.count for one in run.compares)
-        self.rows: list[tuple[_States, list[Intermediate]]] = []
-        """Intermediates by their status in each query head, in the order of the dataflow."""
+    report: Report
+    run: Run
+    signs: Signs
+    each: bool = False
+    """Whether each intermediate has a row of its own."""
+    heads: int = 0
+    rows: list[tuple[_States, list[Intermediate]]] = field(default_factory=list)
+    """Intermediates by their status in each query head, in the order of the dataflow."""
+    kind: ClassVar[str] = "heads"
+
+    def __post_init__(self) -> None:
+        case, compares = self.report.case, self.run.compares
+        self.heads = case.heads if case else max(one.count for one in compares)
         known: dict[_States, list[Intermediate]] = {}
-        for intermediate in run.compares:
-            states = tuple(self._status(intermediate, head) for head in range(self.heads))
-            if each or states not in known:
+        for one in compares:
+            states = tuple(
+                _worst(head.status for head in self._of_head(one, at)) for at in range(self.heads)
+            )
+            if self.each or states not in known:
                 known[states] = []
                 self.rows.append((states, known[states]))
-            known[states].append(intermediate)
+            known[states].append(one)
+
+    def lines(self, width: int) -> Sequence[Text]:
+        """As many columns as there is room for."""
+        for most in range(max(1, (width - len(_TITLE)) // (_CELL + 2)), 0, -1):
+            lines = self.grid(most).lines(width)
+            if lines[0].cell_len <= width:
+                break
+        return lines
+
+    def grid(self, most: int) -> Grid:
+        """A header, then a row for intermediates that are wrong in the same heads."""
+        columns = self._columns(most)
+        rows: list[list[str | Text]] = [[_TITLE, *map(self._title, columns)]]
+        for states, alike in self.rows:
+            cells = (self._cell(states, alike, column) for column in columns)
+            rows.append([self._label(alike), *cells])
+        return Grid(rows, least=_CELL)
 
     def _of_head(self, intermediate: Intermediate, head: int) -> list[Head]:
         """What an intermediate has of a query head, in every batch: the key head of dK and dV."""
         own = head // (self.heads // intermediate.count)
         return [one for one in intermediate.heads if one.head == own]
 
-    def _status(self, intermediate: Intermediate, head: int) -> str:
-        return _worst({one.status for one in self._of_head(intermediate, head)})
-
-    def columns(self, most: int) -> list[list[int]]:
-        """Heads that are alike in every row; where these are more groups than columns, the last ones share one."""
+    def _columns(self, most: int) -> list[list[int]]:
+        """Heads that are alike in every row; of more groups than columns the last ones share one."""
         groups: dict[_States, list[int]] = {}
         for head in range(self.heads):
             groups.setdefault(tuple(states[head] for states, _ in self.rows), []).append(head)
@@ -88,92 +91,68 @@ class HeadTable:
             return found
         return [*found[: most - 1], sorted(sum(found[most - 1 :], []))]
 
-    def cell(self, states: _States, alike: _Alike, column: Sequence[int]) -> tuple[str, float]:
-        """The worst status of a row in some heads, and its worst error."""
+    def _cell(
+        self, states: _States, alike: Sequence[Intermediate], column: Sequence[int]
+    ) -> Text:
+        """`✗51×`: the worst status of a row in some heads, and its worst error."""
         ratios = [part.ratio for one in alike for at in column for part in self._of_head(one, at)]
         worst = max(ratios, key=lambda by: (math.isnan(by), by))  # NaN is worse than any
-        return _worst({states[at] for at in column}), worst
+        status = _worst(states[at] for at in column)
+        sign = {MISMATCH: self.signs.mismatch, INHERITED: self.signs.inherited}.get(status, "")
+        return Text(f"{sign}{ratio(worst)}{self.signs.times}", STYLES.get(status, ""))
 
-    def title(self, column: Sequence[int]) -> str:
+    def _title(self, column: Sequence[int]) -> str:
         """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
         if len(column) == self.heads > 1:
             return "all"
         ranges = spans(column)
         return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
 
-    def label(self, alike: _Alike) -> str:
-        """`P dP delta in dq_kernel`: their names, each with its kernel where it is another's row in another kernel."""
-        names: dict[str, None] = {}
-        elsewhere = {one.name for one in self._run.compares if one not in alike}
-        for intermediate in alike:
-            is_alone = intermediate.name not in elsewhere
-            names[intermediate.name if is_alone else intermediate.title] = None
-        return _cut_names(list(names), len(alike))
+    def _label(self, alike: Sequence[Intermediate]) -> str:
+        """`P dP delta in dq_kernel`: their names, each with its kernel where another kernel's is in another row."""
+        elsewhere = {one.name for one in self.run.compares if one not in alike}
+        names = list(
+            dict.fromkeys(one.title if one.name in elsewhere else one.name for one in alike)
+        )
+        between = ", " if any(" " in name for name in names) else " "
+        label = between.join(names)
+        while len(label) > _LONGEST and len(names) > 1:
+            names.pop()
+            label = f"{between.join(names)} and {len(alike) - len(names)} more"
+        return label
 
 
-def _worst(statuses: set[str]) -> str:
-    return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
+def _worst(statuses: Iterator[str]) -> str:
+    return min(statuses, key=(MISMATCH, INHERITED, MATCH).index)
 
 
-def _cut_names(names: list[str], count: int) -> str:
-    between = ", " if any(" " in name for name in names) else " "
-    label = between.join(names)
-    while len(label) > _LONGEST and len(names) > 1:
-        names.pop()
-        label = f"{between.join(names)} and {count - len(names)} more"
-    return label
-
-
-def head_table(
-    report: Report, run: Run, width: int, marks: Signs, *, each: bool = False
-) -> list[Text]:
-    """A header, then a row for intermediates that are wrong in the same heads: as many columns as there is room for."""
-    table = HeadTable(report, run, each=each)
-    for most in range(max(1, (width - len(_TITLE)) // (_CELL + 2)), 0, -1):
-        columns = table.columns(most)
-        rows: list[list[str | Text]] = [[_TITLE, *map(table.title, columns)]]
-        for states, alike in table.rows:
-            cells = (table.cell(states, alike, column) for column in columns)
-            rows.append([table.label(alike), *(head_cell(*cell, marks) for cell in cells)])
-        lines = grid(rows, least=_CELL)
-        if lines[0].cell_len <= width:
-            break
-    return lines
-
-
-def head_cell(status: str, worst: float, marks: Signs) -> Text:
-    """`✗51×`."""
-    sign = {MISMATCH: marks.mismatch, INHERITED: marks.inherited}.get(status, "")
-    return Text(f"{sign}{ratio(worst)}{marks.times}", STYLES.get(status, ""))
-
-
-def legend(marks: Signs) -> Text:
+def legend(marks: Signs) -> Words:
     """What the marks in the table mean."""
-    words = f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
-    return Text(words, "dim")
+    words = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
+    return Words(words, "", "dim")
 
 
-def numbers_around(place: Element, width: int, *, one_row: bool = False) -> list[Text]:
+def numbers_around(place: Element, width: int, *, one_row: bool = False) -> Iterator[Block]:
     """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
     around = place.window
     if around is None:
-        return []
-    here = place.row or 0, place.col or 0
+        return
+    row, col = place.row or 0, place.col or 0
     cells = max(1, min(len(around.cols), (width - 22) // 12))
-    first = max(0, min(around.cols.index(here[1]) - cells // 2, len(around.cols) - cells))
-    cols = around.cols[first : first + cells]
-    rows: list[list[str | Text]] = [["", "", *(f"col {col}" for col in cols)]]
-    for at, row in enumerate(around.rows):
-        if one_row and row != here[0]:
+    first = max(0, min(around.cols.index(col) - cells // 2, len(around.cols) - cells))
+    shown = slice(first, first + cells)
+    rows: list[list[str | Text]] = [["", "", *(f"col {at}" for at in around.cols[shown])]]
+    for at, actual, expected in zip(around.rows, around.actual, around.expected, strict=True):
+        if one_row and at != row:
             continue
-        for label, numbers in (("actual", around.actual[at]), ("expected", around.expected[at])):
-            written: list[str | Text] = [f"row {row}" if label == "actual" else "", label]
-            for col, number in zip(cols, numbers[first : first + cells], strict=True):
-                style = STYLES[MISMATCH] if label == "actual" else ""
-                is_here = (row, col) == here
-                written.append(Text(f"[{value(number)}]", style) if is_here else value(number))  # fmt: skip
-            rows.append(written)
-    return grid(rows, left=2, least=_CELL)
+        above: list[str | Text] = [f"row {at}", "actual", *map(value, actual[shown])]
+        below: list[str | Text] = ["", "expected", *map(value, expected[shown])]
+        if at == row:
+            here = 2 + around.cols[shown].index(col)
+            above[here] = Text(f"[{above[here]}]", STYLES[MISMATCH])
+            below[here] = f"[{below[here]}]"
+        rows += [above, below]
+    yield Grid(rows, left=2, least=_CELL)
 
 
 # Beyond each of these multiples of the budget another sign.
@@ -181,50 +160,52 @@ _OVER = (1.0, 10.0, 100.0, 1000.0)
 _MOST_ROWS = 10
 
 
-def close_up_head(view: CloseUp) -> Text:
+def close_up_head(view: CloseUp) -> Line:
     """The head, and how much of it is wrong."""
     state, style = f"all {plural(view.total, 'element')} within budget", "green"
     if view.mismatched:
         state = f"{view.mismatched:,} of {plural(view.total, 'element')} wrong"
         style = STYLES[MISMATCH]
-    place = f"  {place_in_words(view)}: "
-    return Text.assemble((view.element.title, "bold"), place, (state, style), f" ({view.layout})")
+    parts = (view.element.title, "bold"), f"  {place_in_words(view)}: ", (state, style)
+    return Line(Text.assemble(*parts, f" ({view.layout})"))
 
 
-def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
+def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Line]:
     """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
     size = f"{rows} x {min(cols * step, view.shape[1])}"
-    yield Text(f"  worst error of each {size} tile, rows downwards", "dim")
+    yield Line(Text(f"  worst error of each {size} tile, rows downwards", "dim"))
     for at, line in enumerate(view.map):
         text = Text(f"  row {(view.lines[at] if view.lines else at) * rows:<6}")
         for start in range(0, len(line), step):
             part = [cell for cell in line[start : start + step] if cell is not None]
             level = sum(max(part) > least for least in _OVER) if part else 0
             text.append(signs[level] if part else " ", STYLES[MISMATCH] if level else "")
-        yield text
+        yield Line(text)
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
-    pairs = zip(signs, words, strict=True)
-    yield Text("  " + "   ".join(f"{sign} {word}" for sign, word in pairs), "dim")
+    meanings = "   ".join(map(" ".join, zip(signs, words, strict=True)))
+    yield Line(Text(f"  {meanings}", "dim"))
 
 
-def close_up_rows(view: CloseUp) -> Iterator[Text]:
+def close_up_rows(view: CloseUp) -> Iterator[Block]:
     """Which rows are wrong, and the first of them with the worst element of each."""
     if view.mismatched:
         wrong = in_words(spans(row.row for row in view.rows))
-        yield Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})")
-    rows: list[list[str]] = [["row", "wrong", "worst col", "actual", "expected", "ratio"]]
+        yield Line(Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})"))
+    rows = [["row", "wrong", "worst col", "actual", "expected", "ratio"]]
     for row in view.rows[:_MOST_ROWS]:
         times = ratio(float("inf") if row.ratio is None else row.ratio)
         numbers = map(str, (row.row, row.mismatched, row.col))
         rows.append([*numbers, value(row.actual), value(row.expected), f"{times}x"])
-    yield from grid(rows, left=0, least=5)
+    yield Grid(rows, left=0, least=5)
     if len(view.rows) > _MOST_ROWS:
-        yield Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim")
+        yield Line(Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim"))
 
 
-def close_up_lines(view: CloseUp, width: int, signs: str) -> list[Text]:
+def close_up(view: CloseUp, width: int, signs: str) -> Iterator[Block]:
     """All of it: the map of its tiles, its worst rows, the numbers around an element."""
-    lines = [close_up_head(view), *close_up_map(view, width, signs), *close_up_rows(view)]
-    return [*lines, *numbers_around(view.element, width)]
+    yield close_up_head(view)
+    yield from close_up_map(view, width, signs)
+    yield from close_up_rows(view)
+    yield from numbers_around(view.element, width)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FAULT, RULE, IDENTITY, BUDGET = "fault", "rule", "identity", "budget"
-_FILES = {FAULT: "faults.md", RULE: "rules.md", IDENTITY: "identities.md", BUDGET: "budgets.md"}
 _HEADS = {
     FAULT: ("Faults", "as causes name them: `stride/do-head` is the fault `stride`"),
     RULE: ("Rules", "of reports for CI, and of `lint`; an id keeps its meaning for ever"),
@@ -70,11 +69,12 @@ class Topic:
 @cache
 def topics() -> tuple[Topic, ...]:
     """All of them, kind by kind."""
-    return tuple(topic for kind in _FILES for topic in _read(kind))
+    return tuple(topic for kind in _HEADS for topic in _read(kind))
 
 
 def _read(kind: str) -> Iterator[Topic]:
-    text = (Path(__file__).parent / "topics" / _FILES[kind]).read_text(encoding="utf-8")
+    file = Path(__file__).parent / "topics" / f"{_HEADS[kind][0].lower()}.md"
+    text = file.read_text(encoding="utf-8")
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         heading, what, *others = (" ".join(each.split()) for each in part.strip().split("\n\n"))
         names, detail, title = (word.strip() for word in heading.split("|"))
@@ -93,10 +93,12 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     Raises:
         UsageFailure: it is none, with the one that may be meant.
     """
-    known = _by_word()
     before, slash, _ = word.strip().lower().partition("/")
     # What a fault says behind its slash is what it is about: one text for all of them.
-    found = tuple(topic for topic in known.get(before, ()) if not slash or topic.kind == FAULT)
+    known = [topic for topic in topics() if not slash or topic.kind == FAULT]
+    # A class that is called as a fault is that fault.
+    found = [topic for topic in known if before in _names_of(topic)]
+    found = found or [topic for topic in known if before in map(str.lower, topic.classes)]
     if not found:
         spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
         way_out = (
@@ -104,19 +106,13 @@ def topics_of(word: str) -> tuple[Topic, ...]:
             or "gradprobe explain lists all; docs/table.md reads intermediates and layouts"
         )
         raise UsageFailure(f"explain: {word!r} is no fault, rule, identity or budget", way_out)
-    return found
+    return tuple(found)
 
 
-@cache
-def _by_word() -> dict[str, tuple[Topic, ...]]:
-    """By each word in small letters; a class that is called as a fault is that fault."""
-    named, of_class = dict[str, tuple[Topic, ...]](), dict[str, tuple[Topic, ...]]()
-    for topic in topics():
-        rule = topic.detail.split(",")[:1] if topic.name.startswith("GP") else []
-        named |= {name.lower(): (topic,) for name in (*topic.names, *rule)}
-        for name in map(str.lower, topic.classes):
-            of_class[name] = (*of_class.get(name, ()), topic)
-    return of_class | named
+def _names_of(topic: Topic) -> list[str]:
+    """In small letters; of a rule of reports its name in lists of rules, too."""
+    rule = topic.detail.split(",")[:1] if topic.name.startswith("GP") else []
+    return [name.lower() for name in (*topic.names, *rule)]
 
 
 def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
@@ -127,14 +123,10 @@ def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
 
     lines: list[Text] = []
     for topic in topics:
-        heading = f"**{', '.join(topic.names)}** ({_kind(topic)})\n\n**{topic.title}**"
-        text = f"{heading}\n\n{in_markdown(topic)}"
-        lines += lines_from(Markdown(text), width)
+        kind = f"{topic.kind}, {topic.detail}" if topic.detail else topic.kind
+        heading = f"**{', '.join(topic.names)}** ({kind})\n\n**{topic.title}**"
+        lines += lines_from(Markdown(f"{heading}\n\n{in_markdown(topic)}"), width)
     return lines
-
-
-def _kind(topic: Topic) -> str:
-    return f"{topic.kind}, {topic.detail}" if topic.detail else topic.kind
 
 
 def render_list(width: int) -> list[Text]:
@@ -171,16 +163,15 @@ Without a word it lists them. What is linked is what others found in public kern
 
 def page() -> str:
     """docs/explain.md: all topics, each with a heading that a link can name (`#gp001`, `#stride`)."""
-    parts, kind = [_INTRODUCTION], ""
-    for topic in topics():
-        if topic.kind != kind:
-            kind = topic.kind
-            head, words = _HEADS[kind]
-            parts.append(f"## {head}\n\n{head}, {words}.\n")
-        others = "".join(f", `{name}`" for name in topic.names[1:])
-        detail = f" ({topic.detail})" if topic.detail else ""
-        heading = f"### {topic.name}\n\n**{topic.title}**{others}{detail}"
-        parts.append(f"{heading}\n\n{in_markdown(topic)}\n")
+    parts = [_INTRODUCTION]
+    for kind, (head, words) in _HEADS.items():
+        parts.append(f"## {head}\n\n{head}, {words}.\n")
+        for topic in topics():
+            if topic.kind == kind:
+                others = "".join(f", `{name}`" for name in topic.names[1:])
+                detail = f" ({topic.detail})" if topic.detail else ""
+                heading = f"### {topic.name}\n\n**{topic.title}**{others}{detail}"
+                parts.append(f"{heading}\n\n{in_markdown(topic)}\n")
     return "\n".join(parts)
 
 

@@ -41,6 +41,6 @@ def test_the_switch_turns_light_to_dark_and_back(open_page):
 
 def test_a_command_is_copied(open_page):
     with open_page("wrong") as page:
-        button = page.locator("button[data-copy='report-command']")
+        button = page.locator("button[data-copy]").last
         button.click()
         page.wait_for_function("document.getElementById('said').textContent === 'Copied'")

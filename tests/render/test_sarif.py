@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from gradprobe.model.documents import Reports
 from gradprobe.render.alerts import OF_FAILURE, OF_MEMORY, RULES
-from gradprobe.render.sarif import MOST_RESULTS, as_sarif, text
-from gradprobe.render.source_places import DOCS, with_origin
+from gradprobe.render.sarif import MOST_RESULTS, as_sarif
 from tests.render.written import (
     BASE,
     FIRST_LINE,
@@ -168,14 +166,3 @@ def test_every_text_may_hold_every_character():
 def test_a_mismatch_that_nothing_accounts_for_is_still_a_result():
     silent = document(run("contiguous", entry("dP", head(0))), verdict="mismatch")
     assert told(run_of(silent)) == [("GP001", "error", None)]
-
-
-def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypatch):
-    assert all("helpUri" not in rule for rule in run_of(faulty())["tool"]["driver"]["rules"])
-    monkeypatch.setenv(DOCS, "https://docs.example.org/gradprobe/")
-    several = with_origin(Reports(reports=tuple(reports(faulty()))))
-    monkeypatch.setenv(DOCS, "https://elsewhere.example.org")
-    (found,) = json.loads(text(several, 1))["runs"]
-    rules = found["tool"]["driver"]["rules"]
-    pages = {f"https://docs.example.org/gradprobe/explain/#{rule.id.lower()}" for rule in RULES}
-    assert {rule["helpUri"] for rule in rules} == pages

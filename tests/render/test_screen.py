@@ -19,7 +19,7 @@ from gradprobe.model.layout_run import (
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report, TriedEdit
-from gradprobe.render.reasons import code_window
+from gradprobe.render.excerpts import code_window
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
 from tests.cases import softmax_case

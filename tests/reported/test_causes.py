@@ -8,8 +8,8 @@ from gradprobe.model.documents import report_from
 from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
 from gradprobe.numerics.tally import RisingErrors
+from gradprobe.render.console import whereabouts
 from gradprobe.render.notation import size_in_words
-from gradprobe.render.screen import _rows_told
 from tests.reported.conftest import SMALL
 from tests.sampling import sampled, tries
 
@@ -98,8 +98,8 @@ def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
     head = p["heads"][0]
     assert head["rows"] == [[0, 0], [7, 19]]
     assert head["keys"] == [[0, 19]]
-    (said,) = [one for one in _rows_told(report_from(report)) if one.startswith("wrong rows")]
-    assert said == "wrong rows: P batch 0, head 0: 0, 7-19 (14 of 20); keys: 0-19 (20)"
+    (said,) = [one for one in whereabouts(report_from(report)) if one.startswith("wrong rows")]
+    assert said == "wrong rows: 0, 7-19 (14 of 20); keys: 0-19 (20)"
 
 
 def test_of_a_small_miss_it_is_said_how_small_it_is_in_itself(check):

@@ -15,7 +15,8 @@ from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import COUNTED, WARNING
 from ...model.number import plural, ratio
 from ...model.report import Report
-from ...render.console import render_layouts
+from ...render.blocks import lines_in
+from ...render.console import layouts_of
 from ...render.notation import CAUTION
 from ...render.rows import (
     MOST,
@@ -27,7 +28,7 @@ from ...render.rows import (
     headed_in,
     short,
 )
-from ...render.screen import core, rendered
+from ...render.screen import core, marks_of, rendered
 from ...render.terminal import Terminal
 from .outcome import LATE, LOST, CheckOutcome
 
@@ -194,7 +195,7 @@ def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]
     more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
     for line in filter(None, (*error.details, error.way_out, *more)):
         yield Text(f"  {line}")
-    yield from render_layouts(report, look.columns, utf8=look.utf8)
+    yield from lines_in(layouts_of(report, marks_of(look)), look.columns)
     yield Text(f"  again: {report.reproduce}")
 
 
