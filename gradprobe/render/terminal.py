@@ -181,12 +181,11 @@ class Progress:
         self._above, self._patience = above, patience
 
     def __enter__(self) -> Progress:
-        self._stage, self._begun = "importing torch and the target", (0.0, 0.0)
+        self._stage, self._since = "importing torch and the target", (0.0, 0.0)
         self._fraction: float | None = None
-        self._at = time.monotonic()
+        self._begun = self._at = time.monotonic()
         self._lock = threading.RLock()
-        self._bar: Any = None
-        self._task: Any = None
+        self._live: Any = None
         self._over = False
         self._timer = threading.Timer(self._patience, self._show)
         self._timer.daemon = True
@@ -198,23 +197,22 @@ class Progress:
         with self._lock:
             self._at = time.monotonic()
             if fraction is not None and (self._fraction is None or fraction < self._fraction):
-                self._begun = (self._at, fraction)
+                self._since = (self._at, fraction)
             self._stage, self._fraction = stage, fraction
-            self._update()
 
     def over(self, write: Callable[[], object]) -> None:
         """Calls what writes to the terminal; the bar is gone meanwhile."""
         with self._lock:
-            if self._bar is not None:
-                self._bar.stop()
+            if self._live is not None:
+                self._live.stop()
             write()
-            if self._bar is not None:
-                self._bar.start()
+            if self._live is not None:
+                self._live.start()
 
     @property
     def time_left(self) -> str:
         """Such as `about 2:05 left`; "" where that cannot be known."""
-        since, before = self._begun
+        since, before = self._since
         if self._fraction is None or not before < self._fraction < 1.0:
             return ""
         for_all = (self._at - since) / (self._fraction - before)
@@ -223,55 +221,31 @@ class Progress:
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            ProgressColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-        from rich.table import Column
-        from rich.text import Text
-
-        class RemainingTime(ProgressColumn):
-            """Written anew at each look of rich, and not at each tick alone."""
-
-            def render(this, task: Any) -> Text:  # noqa: N805
-                return Text(self.time_left, no_wrap=True)
-
-        class Bar(Progress):
-            """With what stands above it."""
-
-            def get_renderables(this) -> Any:  # noqa: N805
-                yield from map(_safe, self._above())
-                yield from super().get_renderables()
+        from rich.live import Live
 
         with self._lock:
             if self._over:
                 return
-            console = Console(stderr=True)
-            # The bar, the times and what is between them take 48 columns, and `^C` is written behind them. Of a narrow
-            # terminal the name of what is done now is cut, and never the time.
-            narrow = Column(
-                no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 52)
-            )
-            name = TextColumn("{task.description}", table_column=narrow, markup=False)
-            columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), RemainingTime())
-            self._bar = Bar(*columns, console=console, transient=True, redirect_stdout=False)
-            self._task = self._bar.add_task(safe(self._stage), total=1.0)
-            self._bar.start()
-            self._update()
+            self._live = Live(
+                console=Console(stderr=True), get_renderable=self._rendered, transient=True, redirect_stdout=False
+            )  # fmt: skip
+            self._live.start()
 
-    def _update(self) -> None:
-        if self._bar is not None and self._task is not None:
-            total = None if self._fraction is None else 1.0
-            self._bar.update(
-                self._task,
-                description=safe(self._stage),
-                completed=self._fraction or 0.0,
-                total=total,
-            )
+    def _rendered(self) -> Any:
+        """The bar, anew at each look of rich, and what stands above it."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        total = None if self._fraction is None else 1.0
+        bar = ProgressBar(total=total, completed=self._fraction or 0.0, width=16)
+        took = "{}:{:02}".format(*divmod(int(time.monotonic() - self._begun), 60))
+        # Of a narrow terminal the name of what is done now is cut, and never the time; `^C` is written behind it.
+        room = max(8, width() - 48)
+        line = Table.grid(padding=(0, 1))
+        line.add_column(no_wrap=True, overflow="ellipsis", max_width=room)
+        line.add_row(safe(self._stage), bar, took, self.time_left)
+        return Group(*map(_safe, self._above()), line)
 
     def __exit__(
         self,
@@ -282,8 +256,8 @@ class Progress:
         self._timer.cancel()
         with self._lock:
             self._over = True
-            if self._bar is not None:
-                self._bar.stop()
+            if self._live is not None:
+                self._live.stop()
 
 
 def interrupted(done: int, total: int, things: str, kept: str = KEPT) -> Failure:
