@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
 
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
-from ..model.memory_finding import HUGE, UNDECLARED, VECTOR, WARNING
-from ..model.report import Report, TriedEdit
+from ..model.memory_finding import HUGE, UNDECLARED, VECTOR, WARNING, MemoryFinding, WarningNote
+from ..model.report import CauseLine, Diagnosis, Report, TriedEdit
 from .notation import (
     cause_in_words,
     counts_in_words,
@@ -128,8 +128,7 @@ def alerts_of(reports: Iterable[Report]) -> list[Alert]:
 
 def alerts_in(report: Report) -> Iterator[Alert]:
     """Those of one report: errors as they are found, then warnings."""
-    counted = errors_of(report)
-    yield from _ReportAlerts(counted).errors()
+    yield from _ReportAlerts(errors_of(report)).errors()
     yield from _ReportAlerts(report).warnings()
 
 
@@ -143,38 +142,28 @@ class _ReportAlerts:
         report = self._report
         if error := report.own_error:
             yield self._failed(error)
-        yield from self._causes()
+        yield from map(self._cause, report.causes)
         for name, found in report.by_status(MISMATCH):
             yield self._wrong(name, found)
         for name, found in report.by_status(INHERITED):
             yield self._inherited(name, found)
         yield from self._broken()
-        for finding in report.memory:
-            about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
-            line = f"The line: {finding.code}" if finding.code else ""
-            details = {name: getattr(finding, name) for name in ("kind", "tensor", "kernel")}
-            yield self._alert(
-                OF_MEMORY[finding.kind], f"{about}: {finding.code}", [finding.sentence, line],
-                details, about=about, seen=[place_of(finding)],
-            )  # fmt: skip
+        yield from map(self._stray, report.memory)
         yield from self._of_runs()
         if is_silent(report):
             words = "The check is a mismatch"
-            yield self._alert(
-                WRONG, "check", [f"{words}; its report says no more."], {}, title=words
-            )
+            yield self._alert(WRONG, "check", [f"{words}; its report says no more."], title=words)
 
     def warnings(self) -> Iterator[Alert]:
         """What a report tells and does not count, at the lines that were seen in its layouts."""
         for warned in self._report.warnings:
+            layouts, about = list(warned.layouts), warned.about
             rule = OF_WARNING.get(warned.kind) or OF_MEMORY[warned.kind]
-            layouts = list(warned.layouts)
             memory = [one for one in self._report.memory if one.layout in ("", *layouts)]
-            seen = [place_of(warned), *map(place_of, memory)]
             words = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
             yield self._alert(
-                rule, warned.about, words, {"kind": warned.kind, "layouts": layouts}, about=warned.about, seen=seen,
-                level=WARNING,
+                rule, about, words, {"kind": warned.kind, "layouts": layouts}, [warned, *memory],
+                title=f"{rule.topic.title}: {about}", level=WARNING,
             )  # fmt: skip
 
     def _alert(
@@ -182,45 +171,46 @@ class _ReportAlerts:
         rule: Rule,
         what: str,
         sentences: Sequence[str],
-        details: Mapping[str, Any],
-        *,
-        title: str = "",
-        about: str = "",
-        seen: Sequence[Place] = (),
-        places: Sequence[Place] | None = None,
-        worst: float = float("inf"),
-        edit: TriedEdit | None = None,
-        level: str = "",
+        details: Mapping[str, Any] | None = None,
+        seen: Sequence[CauseLine | MemoryFinding | Error | WarningNote] = (),
+        **more: Any,
     ) -> Alert:
         """With what every alert of a report says; a place without a file is none.
 
         Args:
-            about: what its title says behind that of the rule, where it has none of its own.
-            seen: places before those of the report.
-            places: in their place.
+            seen: what names places before those of the report.
+            more: other fields of an Alert.
         """
         report = self._report
-        title = title or rule.topic.title + (f": {about}" if about else "")
         again = f"Again: {report.reproduce}" if report.reproduce else ""
-        told = tuple(filter(None, (*sentences, again)))
-        places = (*seen, *(places_of(report) if places is None else places))
-        first = report.first_mismatch
-        is_first = rule is WRONG and first is not None and what == first.title
-        return Alert(
-            rule, report.name, what, title, told, tuple(dict.fromkeys(place for place in places if place.file)), worst,
-            is_first, {"check": report.name, **details}, level or rule.level, edit,
+        places = (*map(place_of, seen), *more.pop("places", places_of(report)))
+        known = {
+            "title": rule.topic.title,
+            "level": rule.level,
+            "sentences": tuple(filter(None, (*sentences, again))),
+            "places": tuple(dict.fromkeys(place for place in places if place.file)),
+            "details": {"check": report.name, **(details or {})},
+        }
+        return Alert(rule=rule, check=report.name, what=what, **(known | more))
+
+    def _cause(self, cause: Diagnosis) -> Alert:
+        """At its own lines."""
+        edit = cause.edit if cause.is_certain else None
+        sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
+        extent = {"seen": cause.seen} if cause.seen else {"explained": cause.explained}
+        return self._alert(
+            CAUSE, cause.fault, [*sentences, edit.diff if edit else ""], {"fault": cause.fault, **extent}, cause.where,
+            title=f"{CAUSE.topic.title}: {cause.fault}", edit=edit,
         )  # fmt: skip
 
-    def _causes(self) -> Iterator[Alert]:
-        """Each of the causes, at its own lines."""
-        for cause in self._report.causes:
-            edit = cause.edit if cause.is_certain else None
-            sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
-            extent = {"seen": cause.seen} if cause.seen else {"explained": cause.explained}
-            yield self._alert(
-                CAUSE, cause.fault, [*sentences, edit.diff if edit else ""], {"fault": cause.fault, **extent},
-                about=cause.fault, seen=list(map(place_of, cause.where)), edit=edit,
-            )  # fmt: skip
+    def _stray(self, finding: MemoryFinding) -> Alert:
+        rule, line = OF_MEMORY[finding.kind], f"The line: {finding.code}" if finding.code else ""
+        about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
+        details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
+        return self._alert(
+            rule, f"{about}: {finding.code}", [finding.sentence, line], details, [finding],
+            title=f"{rule.topic.title}: {about}" if about else rule.topic.title,
+        )  # fmt: skip
 
     def _wrong(self, name: str, found: SearchResult) -> Alert:
         report = self._report
@@ -232,9 +222,10 @@ class _ReportAlerts:
         sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
         firsts = [run.first_mismatch for run, _ in found if run.first_mismatch]
         sentences += [element_line(first) for first in firsts if first.title == name][:1]
-        return self._of_intermediate(
-            WRONG, name, sentences, found, MISMATCH, f"{name} is wrong by itself"
-        )
+        is_first = report.first_mismatch is not None and report.first_mismatch.title == name
+        title = f"{name} is wrong by itself"
+        alert = self._of_intermediate(WRONG, name, sentences, found, MISMATCH, title)
+        return replace(alert, is_first=is_first)
 
     def _inherited(self, name: str, found: SearchResult) -> Alert:
         sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs."]
@@ -245,14 +236,8 @@ class _ReportAlerts:
         return self._of_intermediate(INHERITS, name, sentences, found, INHERITED, title)
 
     def _of_intermediate(
-        self,
-        rule: Rule,
-        name: str,
-        sentences: Sequence[str],
-        found: SearchResult,
-        status: str,
-        title: str,
-    ) -> Alert:
+        self, rule: Rule, name: str, sentences: Sequence[str], found: SearchResult, status: str, title: str
+    ) -> Alert:  # fmt: skip
         run, worst = _worst(found)
         head, times = next(iter(worst.having(status)), None), worst.max_budget_ratio
         details: dict[str, Any] = {
@@ -262,8 +247,9 @@ class _ReportAlerts:
         }  # fmt: skip
         details |= {"kernel": worst.kernel} if worst.kernel else {}
         places = places_of(self._report, worst.name, inherits=status == INHERITED)
+        ratio = worst.ratio
         return self._alert(
-            rule, name, sentences, details, title=title, worst=worst.ratio, places=places
+            rule, name, sentences, details, title=title, ratio=ratio, places=places
         )
 
     def _broken(self) -> Iterator[Alert]:
@@ -282,10 +268,8 @@ class _ReportAlerts:
             numbers = {"residual": identity.residual, "budget": identity.budget}
             plain = {name: None if one is None else one.plain for name, one in numbers.items()}
             details = {"identity": key, "layout": layout, "layouts": layouts, **plain}
-            title = f"{identity.name} is broken"
-            yield self._alert(
-                IDENTITY, key, sentences, details, title=title, worst=identity.ratio
-            )
+            title, ratio = f"{identity.name} is broken", identity.ratio
+            yield self._alert(IDENTITY, key, sentences, details, title=title, ratio=ratio)
 
     def _of_runs(self) -> Iterator[Alert]:
         """Layouts that came to an error, and those that the target refused."""
@@ -305,7 +289,7 @@ class _ReportAlerts:
         # A wrong command is no fault of any file.
         places = () if rule in (USAGE, TOOL, REFERENCE) else places_of(self._report)
         words, details = [error.message, error.way_out], {"kind": error.kind}
-        return self._alert(rule, what, words, details, seen=[place_of(error)], places=places)
+        return self._alert(rule, what, words, details, [error], places=places)
 
 
 def _worst(found: SearchResult) -> tuple[Run, Intermediate]:
