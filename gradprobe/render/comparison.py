@@ -26,7 +26,6 @@ from ..model.layout_run import (
 )
 from ..model.number import plural, ratio
 from ..model.report import Report, SecondCheck
-from .blocks import Block, Line, Words, lines_in
 from .notation import (
     BAD,
     CAUTION,
@@ -38,6 +37,7 @@ from .notation import (
     quoted,
     value,
 )
+from .report_blocks import ReportBlock, TextLine, Words, lines_in
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
@@ -126,12 +126,12 @@ def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]
     return lines_in(blocks_of(changes), width)
 
 
-def blocks_of(changes: Sequence[ReportChange]) -> Iterator[Block]:
+def blocks_of(changes: Sequence[ReportChange]) -> Iterator[ReportBlock]:
     verdict = verdict_of(changes)
     counts = f"  {counts_in_words(changes)}"
-    yield Line(Text.assemble((verdict.upper(), _STYLES[verdict]), counts))
+    yield TextLine(Text.assemble((verdict.upper(), _STYLES[verdict]), counts))
     for check in dict.fromkeys(change.check for change in changes):
-        yield Line(Text(f"{check}:", "bold"))
+        yield TextLine(Text(f"{check}:", "bold"))
         for kind, word in KINDS.items():
             those = [one for one in changes if (one.check, one.became) == (check, kind)]
             for sentence in sentences_of(those):

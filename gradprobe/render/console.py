@@ -23,8 +23,8 @@ from ..model.memory_finding import (
 )
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
-from .blocks import Block, Line, Words, lines_in
 from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, size_in_words
+from .report_blocks import ReportBlock, TextLine, Words, lines_in
 from .source_places import Place, base_of
 
 _STRAYED = {
@@ -55,7 +55,7 @@ def first_line(report: Report) -> str:
     return "" if run is None else greppable(report.shown, run.memory)
 
 
-def verdict_of(report: Report) -> Iterator[Block]:
+def verdict_of(report: Report) -> Iterator[ReportBlock]:
     """The verdict in words, and what sets the case apart."""
     verdict, style = ("MISMATCH", BAD) if report.failing else ("MATCH", GOOD)
     yield Words(verdict_words(report), verdict, style, hangs=True)
@@ -111,12 +111,12 @@ def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     order = ("exported", "tapped", "seen", "recovered", "not exposed")
     by_source: dict[str, list[str]] = {source: [] for source in order}
-    for one in run.compares:
-        name = one.name
+    for intermediate in run.compares:
+        name = intermediate.name
         # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
-        if one.reading_adds is not None and name in ("P", "dS"):
-            name += f" (to {one.reading_adds:.0e})"
-        named = by_source.setdefault(one.source or "", [])
+        if intermediate.reading_adds is not None and name in ("P", "dS"):
+            name += f" (to {intermediate.reading_adds:.0e})"
+        named = by_source.setdefault(intermediate.source or "", [])
         if name not in named:
             named.append(name)
     by_source["not exposed"] = list(run.absent)
@@ -124,7 +124,7 @@ def sources(run: Run) -> str:
     return "; ".join(found)
 
 
-def layouts_of(report: Report, signs: Signs) -> Iterator[Block]:
+def layouts_of(report: Report, signs: Signs) -> Iterator[ReportBlock]:
     """A line for each layout."""
     for run in report.runs:
         style = {MATCH: "green", MISMATCH: BAD}.get(run.verdict, CAUTION)
@@ -137,7 +137,7 @@ def layouts_of(report: Report, signs: Signs) -> Iterator[Block]:
             line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
             if worst := max(run.compares, key=lambda each: each.ratio, default=None):
                 line.append(f", worst {ratio(worst.ratio)}{signs.times} in {worst.title}")
-            yield Line(line)
+            yield TextLine(line)
 
 
 def error_words(run: Run) -> str:

@@ -10,17 +10,17 @@ from ..model.layout_run import MATCH, CloseUp, Run
 from ..model.number import listed, plural
 from ..model.report import Report, Source
 from . import layout_survey as survey
-from .blocks import Block, Command, Line, Title, Words, sentences
 from .comparison import against
 from .console import first_line, layouts_of, receipt, sources, verdict_of, whereabouts
 from .notation import BAD, CAUTION, GOOD, Signs, element_line
 from .notes import all_notes
 from .reasons import reasons
+from .report_blocks import Command, ReportBlock, TextLine, Title, Words, sentences
 from .source_places import base_of
 from .tables import HeadTable, close_up, legend, numbers_around
 
 
-def all_of(report: Report, width: int, signs: Signs) -> Iterator[Block]:
+def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
     """A check that came to results, a survey of layouts, or an audit."""
     if report.audit is not None:
         return _audit(report)
@@ -28,19 +28,21 @@ def all_of(report: Report, width: int, signs: Signs) -> Iterator[Block]:
     return _survey(report, width, signs) if is_survey else _check(report, width, signs)
 
 
-def close_up_in_full(report: Report, view: CloseUp, width: int, signs: str) -> Iterator[Block]:
+def close_up_in_full(
+    report: Report, view: CloseUp, width: int, signs: str
+) -> Iterator[ReportBlock]:
     yield from close_up(view, width, signs)
     if view.mismatched:
         yield from reasons(report)
 
 
-def _check(report: Report, width: int, signs: Signs) -> Iterator[Block]:
+def _check(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
     run = report.shown
     first = run.first_mismatch
     yield from verdict_of(report)
     yield from against(report)
     if report.failing:
-        yield Line(Text(first_line(report), "bold"))
+        yield TextLine(Text(first_line(report), "bold"))
         yield Words("; ".join(whereabouts(report)), "", "dim")
         # Beside the cause one row of numbers is enough.
         yield from numbers_around(first, width, one_row=bool(report.causes)) if first else ()
@@ -67,7 +69,7 @@ def _dtypes(run: Run) -> list[str]:
     return [f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items()]
 
 
-def _provenance(report: Report) -> Iterator[Block]:
+def _provenance(report: Report) -> Iterator[ReportBlock]:
     """What ran, in which files, and the command that repeats it."""
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
@@ -84,12 +86,12 @@ def _provenance(report: Report) -> Iterator[Block]:
         yield Command(report.reproduce)
 
 
-def _survey(report: Report, width: int, signs: Signs) -> Iterator[Block]:
+def _survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
     wrong = survey.wrong_layouts(report)
     yield survey.verdict_of(report)
     if wrong:
         line, words = survey.place_of_run(report, wrong[0])
-        yield Line(Text(line, "bold"))
+        yield TextLine(Text(line, "bold"))
         yield Words(words)
         first = wrong[0].first_mismatch
         yield from numbers_around(first, width) if first is not None else ()
@@ -107,7 +109,7 @@ def _survey(report: Report, width: int, signs: Signs) -> Iterator[Block]:
     yield Command(report.reproduce)
 
 
-def _audit(report: Report) -> Iterator[Block]:
+def _audit(report: Report) -> Iterator[ReportBlock]:
     """The verdict of a reference, the first wrong formula with its line, then what is wrong where."""
     audit, name, is_right = report.audit, report.target.name, report.verdict == MATCH
     assert audit is not None
@@ -120,7 +122,7 @@ def _audit(report: Report) -> Iterator[Block]:
     verdict = ("MATCH", GOOD) if is_right else ("MISMATCH", BAD)
     yield Words(f"{name} {words}", *verdict, hangs=True)
     if report.first_mismatch is not None:
-        yield Line(Text(element_line(report.first_mismatch), "bold"))
+        yield TextLine(Text(element_line(report.first_mismatch), "bold"))
     if not is_right:
         yield from reasons(report)
     right, wrong = (_cases(report, is_right=right) for right in (True, False))

@@ -110,7 +110,7 @@ def code_window(
 
 
 @dataclass(frozen=True)
-class Changes:
+class EditDiff:
     """What an edit replaces, as a diff; the same change in several places once."""
 
     edit: TriedEdit

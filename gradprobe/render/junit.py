@@ -164,11 +164,17 @@ class _SuiteCases:
             yield self._case(layout, "layout", "error", *failed, self._about(layout))
         elif run.verdict == SKIPPED:
             yield TestCase(layout, "layout", "skipped", "refused", str(run.skipped))
-        for one in run.intermediates:
-            if not one.heads:
-                yield TestCase(layout, one.title, "skipped", one.status, one.status)
-            for head in one.heads:
-                yield self._of_head(run, one, head)
+        for intermediate in run.intermediates:
+            if not intermediate.heads:
+                yield TestCase(
+                    layout,
+                    intermediate.title,
+                    "skipped",
+                    intermediate.status,
+                    intermediate.status,
+                )
+            for head in intermediate.heads:
+                yield self._of_head(run, intermediate, head)
         for key, identity in identities(run).items():
             if identity.holds:
                 yield TestCase(layout, key)

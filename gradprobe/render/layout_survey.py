@@ -31,9 +31,9 @@ from ..model.memory_finding import (
 )
 from ..model.number import listed, plural
 from ..model.report import Report
-from .blocks import Block, Grid, Line, Words
 from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, quoted, stray_line
 from .notes import in_short, target_warnings
+from .report_blocks import CellGrid, ReportBlock, TextLine, Words
 from .rows import ALL
 
 # Findings that are printed, the others are in the JSON; layouts that are named in one sentence.
@@ -175,14 +175,14 @@ def _cells_of(report: Report) -> dict[str, list[Run | None]]:
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
 
-def matrix(report: Report, marks: Signs) -> Iterator[Block]:
+def matrix(report: Report, marks: Signs) -> Iterator[ReportBlock]:
     """A row a tensor, a column a layout, and what the signs mean that stand in it."""
     yield Words("one tensor in each layout, the others contiguous; then all at once", "", "dim")
     cells = _cells_of(report)
     rows: list[list[str | Text]] = [["", *(layout.replace("-", "\n-") for layout in LAYOUTS[1:])]]
     for row, runs in cells.items():
         rows.append([row, *(Text() if run is None else _sign(run, marks) for run in runs)])
-    yield Grid(rows)
+    yield CellGrid(rows)
     meanings = {
         "=": "right, bit for bit",
         marks.about: "right, other bits",
@@ -206,14 +206,14 @@ def _sign(run: Run, marks: Signs) -> Text:
     return Text(signs.get(run.verdict, "crash"), _STYLES[run.verdict])
 
 
-def programs(report: Report, marks: Signs) -> Iterator[Block]:
+def programs(report: Report, marks: Signs) -> Iterator[ReportBlock]:
     """The layouts that programs are known to make."""
     found = [run for run in report.runs if _tried_as(run).kind == PROGRAM]
     if found:
-        yield Line(Text("  as programs lay them", "dim"))
+        yield TextLine(Text("  as programs lay them", "dim"))
     for run in found:
         sign = _sign(run, marks)
-        yield Line(Text.assemble("  ", (f"{sign.plain:>5}", sign.style), f"  {run.layout}"))
+        yield TextLine(Text.assemble("  ", (f"{sign.plain:>5}", sign.style), f"  {run.layout}"))
 
 
 def sentences_of(report: Report) -> Iterator[str]:

@@ -18,7 +18,6 @@ from ..model.documents import Reports
 from ..model.number import plural
 from ..model.report import Report
 from ..model.writing import visible
-from .blocks import Block, Command, Line, Words, sentences
 from .comparison import blocks_of, changes_of, counts_in_words
 from .comparison import verdict_of as verdict_of_changes
 from .console import layouts_of
@@ -26,6 +25,7 @@ from .details import all_of
 from .notation import BAD, CAUTION, GOOD, UTF8, cause_in_words, so_far, told_apart
 from .pictures import SCALE, maps_of
 from .reasons import reasons
+from .report_blocks import Command, ReportBlock, TextLine, Words, sentences
 from .source_places import with_origin
 from .tables import close_up
 
@@ -129,13 +129,13 @@ def _environment() -> Environment:
     return made
 
 
-def _blocks(report: Report) -> Iterator[Block]:
+def _blocks(report: Report) -> Iterator[ReportBlock]:
     """What a page shows of a report beside its maps and close-ups."""
     if error := report.error:
         yield Words(f"{error.message} {error.way_out}", error.kind, CAUTION)
         yield from sentences(error.details)
         if error.code:
-            yield Line(Text(f"{error.file}:{error.line}  {error.code}"))
+            yield TextLine(Text(f"{error.file}:{error.line}  {error.code}"))
     is_survey = any(run.tried for run in report.runs)
     if report.measured or report.audit or is_survey:
         yield from all_of(report, _COLUMNS, UTF8)
@@ -147,12 +147,12 @@ def _blocks(report: Report) -> Iterator[Block]:
         yield Command(report.reproduce)
 
 
-def _grouped(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
+def _grouped(blocks: Iterable[ReportBlock]) -> list[tuple[str, list[ReportBlock]]]:
     """The blocks, those of one kind that follow one another together."""
     return [(kind, list(those)) for kind, those in groupby(blocks, lambda block: block.kind)]
 
 
-def _close_ups(report: Report) -> Iterator[tuple[str, list[tuple[str, list[Block]]]]]:
+def _close_ups(report: Report) -> Iterator[tuple[str, list[tuple[str, list[ReportBlock]]]]]:
     """A title, and what the terminal shows of one intermediate of one head."""
     asked = [report.close_up] if report.close_up is not None else []
     views = [*asked, *(view for view in report.close_ups if view not in asked)]

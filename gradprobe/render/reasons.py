@@ -8,10 +8,10 @@ from rich.text import Text
 
 from ..model.number import plural
 from ..model.report import CONSISTENT, CauseLine, Diagnosis, Report, TriedEdit, passing_edit
-from .blocks import Block, Line, Words, lines_in, sentences
-from .excerpts import Changes, Excerpt
+from .excerpts import EditDiff, Excerpt
 from .notation import BAD, CAUTION, GOOD, edit_name
 from .notes import facts_of, in_short
+from .report_blocks import ReportBlock, TextLine, Words, lines_in, sentences
 from .rows import ALL
 from .source_places import base_of
 
@@ -35,7 +35,7 @@ def render_reasons(report: Report, width: int) -> list[Text]:
     return lines_in(reasons(report), width)
 
 
-def reasons(report: Report) -> Iterator[Block]:
+def reasons(report: Report) -> Iterator[ReportBlock]:
     named = named_causes(report)
     for head, cause in named:
         yield Words(f"{cause.summary} ({cause.fault})", head, BAD)
@@ -62,7 +62,7 @@ def excerpts_of(report: Report, cause: Diagnosis) -> list[Excerpt]:
     return [Excerpt(alike, base, report.listings) for alike in groups.values()]
 
 
-def cause_in_short(report: Report, width: int) -> Iterator[Block]:
+def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
     """The first cause and its line; else what is known."""
     if named := named_causes(report):
         head, cause = named[0]
@@ -73,7 +73,7 @@ def cause_in_short(report: Report, width: int) -> Iterator[Block]:
         yield from sentences(facts_of(report)[:FACTS], rows=2)
 
 
-def edit_in_short(report: Report) -> Iterator[Block]:
+def edit_in_short(report: Report) -> Iterator[ReportBlock]:
     """The edit that was tried, as a diff; else the one that the cause asks for, in words."""
     cause = next(iter(report.causes or report.diagnoses[:1]), None)
     if cause is None:
@@ -90,7 +90,7 @@ def edit_in_short(report: Report) -> Iterator[Block]:
         yield Words(cause.edit.words, rows=2)
 
 
-def second_cause(report: Report, width: int) -> Iterator[Block]:
+def second_cause(report: Report, width: int) -> Iterator[ReportBlock]:
     """The second cause in two lines."""
     if len(report.causes) < 2:
         return
@@ -112,14 +112,14 @@ def _summary(head: str, cause: Diagnosis, width: int, rows: int) -> Words:
     return with_key if len(with_key.lines(width)) == len(alone.lines(width)) else alone
 
 
-def _unnamed(report: Report) -> Iterator[Block]:
+def _unnamed(report: Report) -> Iterator[ReportBlock]:
     if report.diagnoses or report.known:
         words = ("NO HYPOTHESIS FITS", "; what is known:")
         words = words if report.sought else ("NO CAUSE SOUGHT", ":")
-        yield Line(Text.assemble((words[0], f"bold {CAUTION}"), words[1]))
+        yield TextLine(Text.assemble((words[0], f"bold {CAUTION}"), words[1]))
 
 
-def _edit_in_full(report: Report, cause: Diagnosis, edit: TriedEdit) -> Iterator[Block]:
+def _edit_in_full(report: Report, cause: Diagnosis, edit: TriedEdit) -> Iterator[ReportBlock]:
     """What was tried, as a diff where anything helped."""
     if not edit.diff:
         yield Words(f"{edit.words} ({edit.seconds:.0f} s)")
@@ -137,5 +137,5 @@ def _tried(edit: TriedEdit, words: str, rows: int) -> Words:
     return Words(words, f"{edit_name(edit).upper()}, tried:", style, rows)
 
 
-def _changes(report: Report, cause: Diagnosis, edit: TriedEdit) -> Changes:
-    return Changes(edit, base_of(report), cause.where[0].file if cause.where else "")
+def _changes(report: Report, cause: Diagnosis, edit: TriedEdit) -> EditDiff:
+    return EditDiff(edit, base_of(report), cause.where[0].file if cause.where else "")

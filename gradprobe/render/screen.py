@@ -13,7 +13,6 @@ from ..model.layout_run import FAILED
 from ..model.number import plural, ratio
 from ..model.report import Report
 from . import layout_survey as survey
-from .blocks import Block, Command, Line, Words, lines_in, sentences
 from .comparison import against
 from .console import (
     beyond_the_case,
@@ -29,6 +28,7 @@ from .details import all_of, close_up_in_full
 from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame
 from .notes import findings, limits, unseen
 from .reasons import FACTS, cause_in_short, edit_in_short, second_cause
+from .report_blocks import Command, ReportBlock, TextLine, Words, lines_in, sentences
 from .rows import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of, short
 from .tables import (
     HeadTable,
@@ -65,13 +65,13 @@ def marks_of(on: Terminal) -> Signs:
 def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
     edit = _section(edit_in_short(report), width, 4).cut(5, width)
-    place = [_verdict(report, width), Line(Text(first_line(report), "bold"))]
+    place = [_verdict(report, width), TextLine(Text(first_line(report), "bold"))]
     lines = lines_in([*place, *cause_in_short(report, width)], width)
     return [*lines, *edit.lines, *Command(report.reproduce).lines(width)]
 
 
 def _section(
-    blocks: Iterable[Block], width: int, least: int | None = None, noun: str = "line"
+    blocks: Iterable[ReportBlock], width: int, least: int | None = None, noun: str = "line"
 ) -> Section:
     lines = lines_in(blocks, width)
     return Section(lines, None if least is None else min(least, len(lines)), noun)
@@ -146,7 +146,7 @@ def _mismatch(report: Report, on: Terminal) -> list[Text]:
     beyond, first = Words(beyond_the_case(report), rows=2), Text(first_line(report), "bold")
     heads = [HeadTable(report, run, signs)] if run.compares else []
     sections = [
-        _section([_verdict(report, width), beyond, Line(first)], width),
+        _section([_verdict(report, width), beyond, TextLine(first)], width),
         _section([Words("; ".join(whereabouts(report)), rows=2)], width, 1, ""),
         _section(against(report), width),
         _section(cause_in_short(report, width), width),
@@ -220,7 +220,7 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
     if wrong:
         line, words = survey.place_of_run(report, wrong[0])
         sections += [
-            _section([Line(Text(line, "bold")), Words(words, rows=2)], width),
+            _section([TextLine(Text(line, "bold")), Words(words, rows=2)], width),
             _section(cause_in_short(report, width), width),
             _section(edit_in_short(report), width, 4),
             _section(sentences(survey.culprits_of(report), 2), width, 1),

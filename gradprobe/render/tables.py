@@ -21,8 +21,8 @@ from ..model.layout_run import (
 )
 from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report
-from .blocks import Block, Grid, Line, Words
 from .notation import STYLES, Signs, place_in_words, value
+from .report_blocks import CellGrid, ReportBlock, TextLine, Words
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40
@@ -50,14 +50,15 @@ class HeadTable:
         case, compares = self.report.case, self.run.compares
         self.heads = case.heads if case else max(one.count for one in compares)
         known: dict[_States, list[Intermediate]] = {}
-        for one in compares:
+        for intermediate in compares:
             states = tuple(
-                _worst(head.status for head in self._of_head(one, at)) for at in range(self.heads)
+                _worst(head.status for head in self._of_head(intermediate, at))
+                for at in range(self.heads)
             )
             if self.each or states not in known:
                 known[states] = []
                 self.rows.append((states, known[states]))
-            known[states].append(one)
+            known[states].append(intermediate)
 
     def lines(self, width: int) -> Sequence[Text]:
         """As many columns as there is room for."""
@@ -67,14 +68,14 @@ class HeadTable:
                 break
         return lines
 
-    def grid(self, most: int) -> Grid:
+    def grid(self, most: int) -> CellGrid:
         """A header, then a row for intermediates that are wrong in the same heads."""
         columns = self._columns(most)
         rows: list[list[str | Text]] = [[_TITLE, *map(self._title, columns)]]
         for states, alike in self.rows:
             cells = (self._cell(states, alike, column) for column in columns)
             rows.append([self._label(alike), *cells])
-        return Grid(rows, least=_CELL)
+        return CellGrid(rows, least=_CELL)
 
     def _of_head(self, intermediate: Intermediate, head: int) -> list[Head]:
         """What an intermediate has of a query head, in every batch: the key head of dK and dV."""
@@ -132,7 +133,7 @@ def legend(marks: Signs) -> Words:
     return Words(words, "", "dim")
 
 
-def numbers_around(place: Element, width: int, *, one_row: bool = False) -> Iterator[Block]:
+def numbers_around(place: Element, width: int, *, one_row: bool = False) -> Iterator[ReportBlock]:
     """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
     around = place.window
     if around is None:
@@ -152,7 +153,7 @@ def numbers_around(place: Element, width: int, *, one_row: bool = False) -> Iter
             above[here] = Text(f"[{above[here]}]", STYLES[MISMATCH])
             below[here] = f"[{below[here]}]"
         rows += [above, below]
-    yield Grid(rows, left=2, least=_CELL)
+    yield CellGrid(rows, left=2, least=_CELL)
 
 
 # Beyond each of these multiples of the budget another sign.
@@ -160,50 +161,50 @@ _OVER = (1.0, 10.0, 100.0, 1000.0)
 _MOST_ROWS = 10
 
 
-def close_up_head(view: CloseUp) -> Line:
+def close_up_head(view: CloseUp) -> TextLine:
     """The head, and how much of it is wrong."""
     state, style = f"all {plural(view.total, 'element')} within budget", "green"
     if view.mismatched:
         state = f"{view.mismatched:,} of {plural(view.total, 'element')} wrong"
         style = STYLES[MISMATCH]
     parts = (view.element.title, "bold"), f"  {place_in_words(view)}: ", (state, style)
-    return Line(Text.assemble(*parts, f" ({view.layout})"))
+    return TextLine(Text.assemble(*parts, f" ({view.layout})"))
 
 
-def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Line]:
+def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[TextLine]:
     """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
     size = f"{rows} x {min(cols * step, view.shape[1])}"
-    yield Line(Text(f"  worst error of each {size} tile, rows downwards", "dim"))
+    yield TextLine(Text(f"  worst error of each {size} tile, rows downwards", "dim"))
     for at, line in enumerate(view.map):
         text = Text(f"  row {(view.lines[at] if view.lines else at) * rows:<6}")
         for start in range(0, len(line), step):
             part = [cell for cell in line[start : start + step] if cell is not None]
             level = sum(max(part) > least for least in _OVER) if part else 0
             text.append(signs[level] if part else " ", STYLES[MISMATCH] if level else "")
-        yield Line(text)
+        yield TextLine(text)
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
     meanings = "   ".join(map(" ".join, zip(signs, words, strict=True)))
-    yield Line(Text(f"  {meanings}", "dim"))
+    yield TextLine(Text(f"  {meanings}", "dim"))
 
 
-def close_up_rows(view: CloseUp) -> Iterator[Block]:
+def close_up_rows(view: CloseUp) -> Iterator[ReportBlock]:
     """Which rows are wrong, and the first of them with the worst element of each."""
     if view.mismatched:
         wrong = in_words(spans(row.row for row in view.rows))
-        yield Line(Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})"))
+        yield TextLine(Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})"))
     rows = [["row", "wrong", "worst col", "actual", "expected", "ratio"]]
     for row in view.rows[:_MOST_ROWS]:
         times = ratio(float("inf") if row.ratio is None else row.ratio)
         numbers = map(str, (row.row, row.mismatched, row.col))
         rows.append([*numbers, value(row.actual), value(row.expected), f"{times}x"])
-    yield Grid(rows, left=0, least=5)
+    yield CellGrid(rows, left=0, least=5)
     if len(view.rows) > _MOST_ROWS:
-        yield Line(Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim"))
+        yield TextLine(Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim"))
 
 
-def close_up(view: CloseUp, width: int, signs: str) -> Iterator[Block]:
+def close_up(view: CloseUp, width: int, signs: str) -> Iterator[ReportBlock]:
     """All of it: the map of its tiles, its worst rows, the numbers around an element."""
     yield close_up_head(view)
     yield from close_up_map(view, width, signs)

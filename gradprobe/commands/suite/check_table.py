@@ -15,9 +15,9 @@ from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import COUNTED, WARNING
 from ...model.number import plural, ratio
 from ...model.report import Report
-from ...render.blocks import lines_in
 from ...render.console import layouts_of
 from ...render.notation import CAUTION
+from ...render.report_blocks import lines_in
 from ...render.rows import (
     MOST,
     MOST_OF_A_MATCH,

@@ -12,7 +12,7 @@ from rich.text import Text
 from .rows import ALL, folded, headed, headed_in, lines_from, short
 
 
-class Block(Protocol):
+class ReportBlock(Protocol):
     kind: ClassVar[str]
     """By which a page lays it out."""
 
@@ -57,7 +57,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """A line that is never folded."""
 
     text: Text
@@ -79,7 +79,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Rows of cells, the first of them dim: so many columns to the left, the others to the right."""
 
     rows: Sequence[Sequence[str | Text]]
@@ -107,7 +107,7 @@ def sentences(texts: Iterable[str], rows: int = ALL) -> Iterator[Words]:
         yield Words(text, rows=rows)
 
 
-def lines_in(blocks: Iterable[Block], width: int) -> list[Text]:
+def lines_in(blocks: Iterable[ReportBlock], width: int) -> list[Text]:
     """All of them, as a terminal of so many columns shows them."""
     lines = list[Text]()
     for block in blocks:
