@@ -103,8 +103,8 @@ def _survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
         yield Words(seen)
     yield Title("Every layout")
     yield from survey.matrix(report, signs)
-    yield Title("Besides")
     yield from survey.programs(report, signs)
+    yield Title("Besides")
     yield from sentences(survey.sentences_of(report))
     yield Command(report.reproduce)
 

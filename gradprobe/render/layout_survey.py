@@ -33,7 +33,7 @@ from ..model.number import listed, plural
 from ..model.report import Report
 from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, quoted, stray_line
 from .notes import in_short, target_warnings
-from .report_blocks import CellGrid, ReportBlock, TextLine, Words
+from .report_blocks import CellGrid, ReportBlock, TextLine, Title, Words
 from .rows import ALL
 
 # Findings that are printed, the others are in the JSON; layouts that are named in one sentence.
@@ -210,6 +210,7 @@ def programs(report: Report, marks: Signs) -> Iterator[ReportBlock]:
     """The layouts that programs are known to make."""
     found = [run for run in report.runs if _tried_as(run).kind == PROGRAM]
     if found:
+        yield Title("Programs")
         yield TextLine(Text("  as programs lay them", "dim"))
     for run in found:
         sign = _sign(run, marks)
