@@ -65,8 +65,8 @@ def marks_of(on: Terminal) -> Signs:
 def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
     edit = _section(edit_in_short(report), width, 4).cut(5, width)
-    place = [_verdict(report, width), TextLine(Text(first_line(report), "bold"))]
-    lines = lines_in([*place, *cause_in_short(report, width)], width)
+    place = lines_in([_verdict(report, width), TextLine(Text(first_line(report), "bold"))], width)
+    lines = [*place, *lines_in(cause_in_short(report, width), width)]
     return [*lines, *edit.lines, *Command(report.reproduce).lines(width)]
 
 
