@@ -15,7 +15,7 @@ from .console import first_line, layouts_of, receipt, sources, verdict_of, where
 from .notation import BAD, CAUTION, GOOD, Signs, element_line
 from .notes import all_notes
 from .reasons import reasons
-from .report_blocks import Command, ReportBlock, TextLine, Title, Words, sentences
+from .report_blocks import CommandLine, ReportBlock, TextLine, Title, Words, sentences
 from .source_places import base_of
 from .tables import HeadTable, close_up, legend, numbers_around
 
@@ -83,7 +83,7 @@ def _provenance(report: Report) -> Iterator[ReportBlock]:
     if cache := report.environment.get("triton_cache"):
         yield Words(f"Triton's cache: {base.short(cache)}", "", "dim")
     if report.failing and report.reproduce:
-        yield Command(report.reproduce)
+        yield CommandLine(report.reproduce)
 
 
 def _survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
@@ -106,7 +106,7 @@ def _survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
     yield from survey.programs(report, signs)
     yield Title("Besides")
     yield from sentences(survey.sentences_of(report))
-    yield Command(report.reproduce)
+    yield CommandLine(report.reproduce)
 
 
 def _audit(report: Report) -> Iterator[ReportBlock]:
@@ -131,7 +131,7 @@ def _audit(report: Report) -> Iterator[ReportBlock]:
     where = base_of(report).short(report.target.file)
     ran = f"ran {report.target.function} of {where}, sha256 {report.target.sha256[:12]}"
     yield from sentences(("; ".join(told), f"called with {'; '.join(audit.taken)}", ran))
-    yield Command(report.reproduce)
+    yield CommandLine(report.reproduce)
 
 
 def _cases(report: Report, *, is_right: bool) -> str:

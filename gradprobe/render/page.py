@@ -25,7 +25,7 @@ from .details import all_of
 from .notation import BAD, CAUTION, GOOD, UTF8, cause_in_words, so_far, told_apart
 from .pictures import SCALE, maps_of
 from .reasons import reasons
-from .report_blocks import Command, ReportBlock, TextLine, Words, sentences
+from .report_blocks import CommandLine, ReportBlock, TextLine, Words, sentences
 from .source_places import with_origin
 from .tables import close_up
 
@@ -144,7 +144,7 @@ def _blocks(report: Report) -> Iterator[ReportBlock]:
         yield from layouts_of(report, UTF8)
     is_told = is_survey or report.audit or (report.failing and report.measured)
     if report.reproduce and not is_told:
-        yield Command(report.reproduce)
+        yield CommandLine(report.reproduce)
 
 
 def _grouped(blocks: Iterable[ReportBlock]) -> list[tuple[str, list[ReportBlock]]]:

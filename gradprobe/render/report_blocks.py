@@ -68,7 +68,7 @@ class TextLine:
 
 
 @dataclass(frozen=True)
-class Command:
+class CommandLine:
     """A command that does the same again."""
 
     text: str

@@ -28,7 +28,7 @@ from .details import all_of, close_up_in_full
 from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame
 from .notes import findings, limits, unseen
 from .reasons import FACTS, cause_in_short, edit_in_short, second_cause
-from .report_blocks import Command, ReportBlock, TextLine, Words, lines_in, sentences
+from .report_blocks import CommandLine, ReportBlock, TextLine, Words, lines_in, sentences
 from .rows import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of, short
 from .tables import (
     HeadTable,
@@ -67,7 +67,7 @@ def core(report: Report, width: int) -> list[Text]:
     edit = _section(edit_in_short(report), width, 4).cut(5, width)
     place = lines_in([_verdict(report, width), TextLine(Text(first_line(report), "bold"))], width)
     lines = [*place, *lines_in(cause_in_short(report, width), width)]
-    return [*lines, *edit.lines, *Command(report.reproduce).lines(width)]
+    return [*lines, *edit.lines, *CommandLine(report.reproduce).lines(width)]
 
 
 def _section(
@@ -96,7 +96,7 @@ def _closed(
         kept: of how many further sentences the sections make room.
     """
     width = on.columns
-    again = Command(report.reproduce).lines(width) if is_again and report.reproduce else []
+    again = CommandLine(report.reproduce).lines(width) if is_again and report.reproduce else []
     closing, rows = rows_of(again, width) + 1, 2 if is_again or kept > 1 else 3
     notes = [short(sentence, width, rows) for sentence in further]
     lines = fitted(sections, most - closing - sum(map(len, notes[:kept])), width)
@@ -175,7 +175,7 @@ def _failed(report: Report, on: Terminal) -> list[Text]:
     """What ended it, and the layouts before that; nothing where there is none: it is said elsewhere."""
     if report.error is None or not report.runs:
         return []
-    width, again = on.columns, Command(report.reproduce).lines(on.columns)
+    width, again = on.columns, CommandLine(report.reproduce).lines(on.columns)
     error = Words(report.error.message, "ERROR", f"bold {CAUTION}", rows=2)
     beyond = Words(beyond_the_case(report) if report.beyond else "")
     head = lines_in([beyond] if on.is_said else [error, beyond], width)
