@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..model.assignment import OUTPUTS
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def draw(case: Case) -> dict[str, Tensor]:
-    """The values of a case: contiguous tensors by name, on the CPU, the same for a seed on every machine.
+def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
+    """The values of a case: contiguous tensors by name, the same for a seed on every machine.
+
+    Args:
+        device: where large tensors are made; all others are on the CPU.
 
     Returns:
         q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], do [B, H, M, Dv] in the case's dtype. Where the case has
@@ -27,7 +32,8 @@ def draw(case: Case) -> dict[str, Tensor]:
 
     generator = torch.Generator().manual_seed(case.seed)
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
-    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
+    device = "cpu" if case.pattern == "dyadic" else device
+    values = {name: _normal(_shape(case, name), generator, device) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -49,6 +55,30 @@ def draw(case: Case) -> dict[str, Tensor]:
         made = dyadic(case, values | numbers_of(case), generator)
         values |= {name: value.to(values[name].dtype) for name, value in made.items()}
     return values | numbers_of(case)
+
+
+# Elements of a tensor from which its values are counted, not drawn one after another; and how many are made at once.
+_LARGE = 1 << 22
+_PARTS = {"cpu": 1 << 20, "cuda": 1 << 24}
+
+
+def _normal(shape: list[int], generator: torch.Generator, device: str) -> Tensor:
+    """Standard normal values; those of a large tensor are the same on every device, and on any number of cores."""
+    import torch
+
+    if math.prod(shape) < _LARGE:
+        return torch.randn(shape, generator=generator)
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    drawn = torch.empty(shape, device=device)
+    size = _PARTS[drawn.device.type]
+
+    def fill(at: int, part: Tensor) -> None:
+        part.copy_(counted(seed, at * size, len(part), device))
+
+    parts = drawn.view(-1).split(size)
+    with ThreadPoolExecutor(1 if drawn.is_cuda else None) as threads:
+        list(threads.map(fill, range(len(parts)), parts))
+    return drawn
 
 
 def numbers_of(case: Case) -> dict[str, Tensor]:
@@ -116,7 +146,7 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
 
 
 def _of_rank_2(tensor: Tensor) -> Tensor:
-    """The first two columns times the first two rows."""
+    """The first two columns times the first two rows; by a product of matrices it would round as its device does."""
     first, second = (tensor[..., at, None] * tensor[..., at, None, :] for at in (0, 1))
     return first + second
 
@@ -142,6 +172,53 @@ def outputs_of(
         dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
         found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
     return found
+
+
+# The increment and the multipliers of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers.
+_INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
+_LAST = 31
+# Quantiles of the normal distribution between which is interpolated. The outermost are those of this probability.
+_QUANTILES = 1 << 16
+_OUTERMOST = 2.0**-22
+
+
+def counted(seed: int, first: int, count: int, device: str) -> Tensor:
+    """[count] float32 on a device, from the place `first` on, which is even.
+
+    64 bits make two values, by integers and by single float32 operations: what every device computes alike. Their
+    distribution is normal to the sixteenth bit, and ends at 5 standard deviations.
+    """
+    import torch
+
+    places = torch.arange(first // 2, (first + count + 1) // 2, device=device)
+    bits = _mixed(places.mul_(_INCREMENT).add_(seed)).view(torch.int32)[:count]
+    lower, width = _table(device)
+    at = (bits >> 16) & (_QUANTILES - 1)
+    inside = (bits & 0xFFFF).float().mul_(2.0**-16).mul_(width.index_select(0, at))
+    return inside.add_(lower.index_select(0, at))
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    for shift, factor in _MIX:
+        bits = _folded(bits, shift).mul_(factor)
+    return _folded(bits, _LAST)
+
+
+def _folded(bits: Tensor, shift: int) -> Tensor:
+    """Bits xored with themselves, shifted to the right; from the left come zeros."""
+    return bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))
+
+
+@cache
+def _table(device: str) -> tuple[Tensor, Tensor]:
+    """[2^16] float32 each: the lower end of each interval of equal probability, and its width."""
+    import torch
+
+    ends = torch.arange(_QUANTILES + 1, dtype=torch.double) / _QUANTILES
+    quantiles = torch.special.ndtri(ends.clamp(_OUTERMOST, 1 - _OUTERMOST))
+    lower = quantiles[:-1].float()
+    return lower.to(device), (quantiles[1:].float() - lower).to(device)
 
 
 def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

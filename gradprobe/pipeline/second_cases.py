@@ -233,7 +233,7 @@ def _judged(ability: Ability, tried: Fit) -> str:
     is_near = max(map(attrgetter("max_ratio"), findings)) <= LAMBDA
     if run.matches or (is_near and ERROR not in map(attrgetter("severity"), run.memory)):
         return RIGHT
-    if out_of_range(tried.problem.case, draw(tried.problem.case)):
+    if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
         return UNTRIED
     right = {finding.name for finding in findings if not finding.mismatched}
     return WRONG if right & set(ability.shown_by) else wrong
