@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from ..commands.shrink.simpler_cases import Simplification
     from ..model.case import Case
 
-# What is written, by what it is.
-_FILES = {"script": last.FOLDER / "shrunk.py", "test": last.FOLDER / "test_shrunk.py"}
+_TEST = last.FOLDER / "test_shrunk.py"
 _OF_EACH = (
     "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
     "another)"
@@ -36,7 +35,7 @@ def shrink(
     tries: Annotated[int, option("--tries", "The most cases to try", "N", min=1)] = 200,
     isolate: Annotated[bool | None, option("--isolate/--no-isolate", _OF_EACH)] = None,
 ) -> int:
-    """Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test.
+    """Find the smallest case that fails in the same way, and write it as a command line and a pytest test.
 
     It begins with the case that is given, else with that of the last check in this folder.
     """
@@ -54,10 +53,10 @@ def shrink(
 
 
 def _shrunken(request: last.CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
-    """Searches, writes the files and shows what came of it; the exit code."""
-    from ..commands.shrink.case_words import case_in_words
+    """Searches, writes the test and shows what came of it; the exit code."""
     from ..commands.shrink.shrinking import shrink as shrunken
     from ..commands.shrink.shrunken_screen import document_of, rendered
+    from ..commands.shrink.simpler_cases import case_in_words
 
     def show_step(
         case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]
@@ -78,19 +77,16 @@ def _shrunken(request: last.CheckRequest, most: int, how: Setting, json_file: st
     return result.exit_code
 
 
-def _written(result: ShrinkResult) -> dict[str, str]:
-    """Writes the script and the test of a shrunken case; those that were written, by what they are. UsageFailure."""
-    from ..commands.shrink.program import pytest_source
+def _written(result: ShrinkResult) -> str | None:
+    """Writes the test of a shrunken case; its file, None where there is none. UsageFailure."""
+    from ..commands.shrink.case_words import pytest_source
     from ..render.console import first_line
 
     if result.last is None:
-        return {}
-    sources = {"script": result.script.at(_FILES["script"])} if result.script else {}
-    sources["test"] = pytest_source(result.request, first_line(result.last), _FILES["test"])
-    for what, source in sources.items():
-        try:
-            last.make_folder()
-            replace_file(_FILES[what], source)
-        except OSError as error:
-            raise UsageFailure(f"{_FILES[what]} cannot be written, {error.strerror}") from error
-    return {what: str(_FILES[what]) for what in sources}
+        return None
+    try:
+        last.make_folder()
+        replace_file(_TEST, pytest_source(result.request, first_line(result.last), _TEST))
+    except OSError as error:
+        raise UsageFailure(f"{_TEST} cannot be written, {error.strerror}") from error
+    return str(_TEST)

@@ -72,15 +72,14 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
     assert lines[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
     assert lines[2] == "  fails in the same way: dQ first, wrong numbers; head 0 is right"
     assert lines[3].startswith(
-        "  heads 2: with 1 head it does not run: target 'soft.py:doubled_dq' raised IndexError "
+        "  heads=2: with heads=1 it does not run: target 'soft.py:doubled_dq' raised IndexError "
     )
-    assert lines[-4:] == [
-        "  seqlen 2: with seqlen 1 it matches",
-        "  script: .gradprobe/shrunk.py",
+    assert lines[-3:] == [
+        "  seqlen=2: with seqlen=1 it matches",
         "  test: .gradprobe/test_shrunk.py",
         f"  again: {DOUBLED}",
     ]
-    assert "tried, still so with 1 batch: batch=1 heads=3" in ran.err
+    assert "tried, still so with batch=1: batch=1 heads=3" in ran.err
     document = json.loads(Path("found.json").read_text())
     assert (document["schema"], document["verdict"]) == ("gradprobe.report/2", "mismatch")
     assert (document["case"]["heads"], document["case"]["seqlen_q"]) == (2, 2)
@@ -89,7 +88,7 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
     assert (about["from"]["heads"], about["from"]["runs"]) == (
         3, ["contiguous", "distinct", "do=expanded"],
     )  # fmt: skip
-    assert (about["complete"], about["script"]) == (True, ".gradprobe/shrunk.py")
+    assert (about["complete"], about["test"]) == (True, ".gradprobe/test_shrunk.py")
     ran = run(f"shrink soft.py:doubled_dq {CASE} --tries 3")
     assert ran.code == 1
     assert "  not every simpler case was tried: --tries 3 are used up" in ran.out.splitlines()
@@ -104,22 +103,16 @@ def test_a_case_that_matches_is_nothing_to_shrink():
     document = json.loads(Path("found.json").read_text())
     assert (document["verdict"], document["shrink"]["tries"]) == ("match", 0)
     assert [run["verdict"] for run in document["runs"]] == ["match"] * 3
-    assert not Path(".gradprobe/shrunk.py").exists()
+    assert not Path(".gradprobe/test_shrunk.py").exists()
 
 
 @pytest.mark.usefixtures("near")
-def test_the_script_and_the_test_fail_now_and_pass_once_the_target_is_right(tmp_path):
+def test_the_test_fails_now_and_passes_once_the_target_is_right(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    script, test = (
-        str(Path(f".gradprobe/{name}.py").resolve()) for name in ("shrunk", "test_shrunk")
-    )
-    assert "gradprobe import" not in Path(script).read_text()
-    assert "import gradprobe" not in Path(script).read_text()
-    assert "from gradprobe.testing import" in Path(test).read_text()
-    code, said = ends(tmp_path / "elsewhere", script)
-    assert (code, said[:34]) == (1, "AssertionError: dQ[0, 1, 0, 0] is ")
-    pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    code, said = ends(tmp_path / "elsewhere", *pytest_words, PYTHONPATH=str(ROOT))
+    test = str(Path(".gradprobe/test_shrunk.py").resolve())
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    code, said = ends(tmp_path / "elsewhere", *words, PYTHONPATH=str(ROOT))
     assert (code, "1 failed" in said) == (1, True)
     Path("soft.py").write_text(SOFTMAX + WRAPPED.format(name="doubled_dq", change=""))
-    assert ends(tmp_path / "elsewhere", script) == (0, "right: the fault is gone")
+    code, said = ends(tmp_path / "elsewhere", *words, PYTHONPATH=str(ROOT))
+    assert (code, "1 passed" in said) == (0, True)

@@ -30,7 +30,7 @@ def of_survey(target, count):
 def of_small_case(target, count):
     request = CheckRequest(target, None, None, OPTIONS | {"layout": ["do=blhd"]})
     setting = Setting(isolate=False, fix_budget=count)
-    return shrink(request, most=1, setting=setting, scripted=False).last.diagnoses
+    return shrink(request, most=1, setting=setting).last.diagnoses
 
 
 @sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])

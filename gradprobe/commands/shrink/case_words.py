@@ -1,18 +1,24 @@
-"""A case in words: by the fewest options of the command line, and in one line."""
+"""A case by the fewest options of the command line, and as a pytest test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from ...inputs.history import CheckRequest
 from ...inputs.options import OPTIONS, length_words, parse
 from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.resolution import SOFTMAX_ALONE, resolve
+from ...model.writing import visible
 from ...probing.experiment import layouts_of
-from .simpler_cases import options_on, settled
+from ...targets.builtin import BUILTINS
+from .simpler_cases import settled
 
 # What is said in another way than by an option of the same name, or is no option of a case that is drawn.
 _OTHERWISE = {
@@ -81,31 +87,52 @@ def _all_words(case: Case) -> dict[str, Any]:
     return {name: words[name] for name in names if words.get(name) not in (None, [])}
 
 
-# What is said only where it is not that of another.
-_BESIDE = {"kv_heads": "heads", "seqlen_k": "seqlen_q", "head_dim_v": "head_dim"}
-_SIZES = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
+_TEST = '''"""{first}
+
+The smallest case that fails so. It passes once the fault is gone.
+"""
+
+{imports}from gradprobe.testing import assert_backward_matches
+
+{here}
+def test_{name}_shrunk():
+    assert_backward_matches(
+        {subject},
+{options}    )
+'''
 
 
-def case_in_words(case: Case) -> str:
-    """A case in one line: "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
-    names = [name for name in _SIZES if not _is_same(case, name, _BESIDE.get(name, ""))]
-    words = [_word(case, name) for name in (*names, *options_on(case))]
-    if "seqlen_k" not in names:
-        words = [word.replace("seqlen-q=", "seqlen=") for word in words]
-    words.append(f"layout={' and '.join(map(run_name, layouts_of(case)))}")
-    for name in ("pattern", "seed", "dtype"):
-        if getattr(case, name) != getattr(Case, name):
-            words.append(_word(case, name))
-    return " ".join(words)
+def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
+    """The source of a test of what was asked.
+
+    Args:
+        first: what is wrong, in one line.
+        file: where the test is to lie; it finds the target's file from there.
+    """
+    place, _, function = request.target.rpartition(":")
+    subject, imports, here = repr(request.target), "", ""
+    if place.endswith(".py") and request.target not in BUILTINS:
+        path = os.path.relpath(Path(place).resolve(), file.resolve().parent)
+        subject = f"str((HERE / {path!r}).resolve()) + {':' + function!r}"
+        imports = "from pathlib import Path\n\n"
+        here = "HERE = Path(__file__).resolve().parent\n\n"
+    words = {"family": request.family, "reference": request.reference} | dict(request.options)
+    options = "".join(_options(words))
+    name = re.sub(r"\W+", "_", function or request.target).lower()
+    title = visible(first).replace("\\", r"\\").replace('"""', "'''")
+    return _TEST.format(
+        first=title, imports=imports, here=here, name=name, subject=subject, options=options
+    )
 
 
-def _is_same(case: Case, name: str, other: str) -> bool:
-    return bool(other) and getattr(case, name) == getattr(case, other)
+def _options(words: Mapping[str, Any]) -> Iterator[str]:
+    """Options as Python values: numbers with commas as a tuple."""
+    numbers = {option.name for option in OPTIONS if option.numbers}
+    for name, word in words.items():
+        if word is not None:
+            value = tuple(map(_number, word.split(","))) if name in numbers else word
+            yield f"        {name}={value!r},\n"
 
 
-def _word(case: Case, name: str) -> str:
-    value = getattr(case, name)
-    flag = name.replace("cu_seqlens_q", "cu_seqlens").replace("_", "-")
-    if isinstance(value, bool):
-        return flag
-    return f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+def _number(word: str) -> float:
+    return float(word) if re.search(r"[.en]", word) else int(word)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.assignment import Assigned
 from ...model.case import Case
-from ...model.failures import UsageFailure
 from ...model.layout_run import MISMATCH
 from ...model.report import Report
-from .simpler_cases import ALL_OPTIONS, AXES, Simplification, simpler, single_runs
+from .simpler_cases import ALL_OPTIONS, AXES, Simplification, simpler
 
 NUMBERS, NAN, MEMORY = "wrong numbers", "not finite", "memory"
 IDENTITY, CRASH = "identity", "crash"
@@ -106,19 +105,16 @@ class TriedCase:
     """None where it matches or could not be run."""
     why_not: str = ""
     """Why it could not be run."""
-    is_usage: bool = False
-    """Whether the words of the case were refused before anything ran."""
 
     @classmethod
     def of(cls, report: Report) -> TriedCase:
-        symptom, error = symptom_of(report), report.error
-        if symptom is not None or error is None:
-            return cls(symptom)
-        return cls(None, error.message, error.kind == UsageFailure.__name__)
+        symptom = symptom_of(report)
+        is_error = symptom is None and report.error is not None
+        return cls(symptom, report.error.message if is_error and report.error else "")
 
     @property
     def sentence(self) -> str:
-        """What follows "with 1 head": "it matches"."""
+        """What follows "with heads=1": "it matches"."""
         if self.symptom is not None:
             return f"it fails in another way: {self.symptom.sentence}"
         return f"it does not run: {self.why_not}" if self.why_not else "it matches"
@@ -133,19 +129,15 @@ class ShrunkCase:
     complete: bool
     """Whether every simpler case was tried; False where the tries ran out first."""
     needs: tuple[str, ...]
-    """What it takes to fail so: "heads 2: with 1 head it matches"."""
-    others: tuple[tuple[Case, Symptom], ...]
-    """Cases that failed in another way, one for each way."""
-
-
-Tries = Generator[tuple[Case, bool], TriedCase, ShrunkCase]
-"""Yields each case to try, and whether in a whole check; is sent what came of it."""
+    """What it takes to fail so: "heads=2: with heads=1 it matches"."""
 
 
 @dataclass
 class ShrinkSearch:
     """No case is tried twice, and no more than are allowed."""
 
+    attempt: Callable[[Case, bool], TriedCase]
+    """Tries a case, where the second says so in a whole check."""
     tensors: Sequence[str]
     """What the target is given, by name."""
     wanted: Symptom
@@ -159,7 +151,7 @@ class ShrinkSearch:
     count: int = 0
     known: dict[Case, TriedCase] = field(default_factory=dict)
 
-    def run(self, start: Case, first: Sequence[Assigned] = ()) -> Tries:
+    def run(self, start: Case, first: Sequence[Assigned] = ()) -> ShrunkCase:
         """The simplest case that is reached from one that fails, one step after another.
 
         The axes are gone through in their order, each until nothing simpler along it fails in the same way, and all of
@@ -168,20 +160,19 @@ class ShrinkSearch:
         Args:
             first: layouts to try alone before anything else, because they are known to fail.
         """
-        alone = [step for step in single_runs(start) if step.case.runs[0] in first]
-        case, before = (yield from self._taken(alone)) or start, None
+        layouts = simpler(start, "layouts", self.tensors)
+        alone = [step for step in layouts if step.case.runs in [(run,) for run in first]]
+        case, before = self._taken(alone) or start, None
         while case != before:
             before = case
             for axis in AXES:
                 smaller: Case | None = case
                 while smaller is not None:
                     case = smaller
-                    smaller = yield from self._taken(simpler(case, axis, self.tensors))
-        return self._shrunk(case)
+                    smaller = self._taken(simpler(case, axis, self.tensors))
+        return ShrunkCase(case, self.wanted, self.count < self.most, tuple(self._needs(case)))
 
-    def _taken(
-        self, steps: Sequence[Simplification]
-    ) -> Generator[tuple[Case, bool], TriedCase, Case | None]:
+    def _taken(self, steps: Sequence[Simplification]) -> Case | None:
         """The first of the cases that fails in the same way; None where none does."""
         for step in steps:
             if not self.has_words(step.case):
@@ -190,45 +181,30 @@ class ShrinkSearch:
                 if self.count >= self.most:
                     return None
                 self.count += 1
-                self.known[step.case] = yield from self._tried(step.case)
-            if self._is_it(self.known[step.case].symptom):
+                self.known[step.case] = self._tried(step.case)
+            found = self.known[step.case].symptom
+            if found and found.is_like(self.wanted) and found.is_named_like(self.wanted):
                 self.told(step)
                 return step.case
         return None
 
-    def _tried(self, case: Case) -> Generator[tuple[Case, bool], TriedCase, TriedCase]:
+    def _tried(self, case: Case) -> TriedCase:
         """What came of a case; with its cause where all but the cause is as wanted, and a cause is."""
-        tried = yield case, self.in_full
+        tried = self.attempt(case, self.in_full)
         symptom = tried.symptom
         if symptom is None or self.in_full or self.wanted.fault is None:
             return tried
         if symptom == CRASHED or not symptom.is_like(self.wanted):
             return tried
-        whole = (yield case, True).symptom
+        whole = self.attempt(case, True).symptom
         fault, alike = (whole.fault, whole.alike) if whole else (None, ())
         return TriedCase(replace(symptom, fault=fault, alike=alike))
 
-    def _is_it(self, found: Symptom | None) -> bool:
-        if found is None:
-            return False
-        return found.is_like(self.wanted) and found.is_named_like(self.wanted)
-
-    def _shrunk(self, case: Case) -> ShrunkCase:
-        others: dict[tuple[object, ...], tuple[Case, Symptom]] = {}
-        for tried, seen in self.known.items():
-            found = seen.symptom
-            if found is not None and not self._is_it(found):
-                others.setdefault((found.kind, found.first, found.own), (tried, found))
-        # For each way to simplify the case, the nearest that does not fail so: its steps come simplest first.
-        nearest: dict[str, tuple[Simplification, TriedCase]] = {}
+    def _needs(self, case: Case) -> list[str]:
+        """For each way to simplify the case, the nearest that does not fail so: its steps come simplest first."""
+        nearest: dict[str, str] = {}
         for axis in AXES:
             for step in simpler(case, axis, self.tensors):
-                if step.case in self.known:
-                    nearest[step.subject] = step, self.known[step.case]
-        needs = [
-            f"{subject}: {step.change} {seen.sentence}"
-            for subject, (step, seen) in nearest.items()
-            if not seen.is_usage and subject != ALL_OPTIONS
-        ]
-        complete = self.count < self.most
-        return ShrunkCase(case, self.wanted, complete, tuple(needs), tuple(others.values()))
+                if step.case in self.known and step.subject != ALL_OPTIONS:
+                    nearest[step.subject] = f"{step.change} {self.known[step.case].sentence}"
+        return [f"{subject}: {sentence}" for subject, sentence in nearest.items()]

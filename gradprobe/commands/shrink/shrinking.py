@@ -15,7 +15,7 @@ from ...model import failures
 from ...model.assignment import TENSORS, Assigned, parse_run
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
-from ...model.layout_run import FAILED, MISMATCH
+from ...model.layout_run import MISMATCH
 from ...model.report import Report
 from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
@@ -23,13 +23,12 @@ from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import experiment_of
 from ...probing.runs import records_of
 from ...runtime.backend import choose_threads, make_interpreter_right
-from ..suite.checking import FACTORY, Checker, Setting, check_each
+from ..suite.case_factors import PACKING
+from ..suite.checking import FACTORY, Checker, Checks, Setting, check_each
 from ..suite.outcome import CheckMessages, CheckOutcome, of_error
-from ..suite.plan import Plan, PlannedCheck, Steps
-from ..suite.runner import Runner
+from ..suite.plan import PlannedCheck
 from ..suite.takes import TargetSignature, described
 from .case_words import Facts
-from .program import Script, script_of
 from .search import CRASHED, ShrinkSearch, ShrunkCase, TriedCase, symptom_of
 from .simpler_cases import Simplification, settled
 
@@ -43,15 +42,6 @@ class PlannedTry(PlannedCheck):
 
     case: Case | None = None
     """None for a whole check."""
-    scripted: bool = False
-    """Whether what shows the fault without gradprobe is made too."""
-
-
-@dataclass(frozen=True)
-class TryOutcome(CheckOutcome):
-    script: Script | None = None
-    no_script: str = ""
-    """Why there is none."""
 
 
 class TryChecker(Checker):
@@ -75,14 +65,9 @@ class TryChecker(Checker):
         about = (case, self._problem.target, self._problem.reference)
         experiment = experiment_of(*about, command=planned.repro_command)
         records = list(records_of(experiment))
-        runs = [record.run for record in records]
-        if not any(run.measured for run in runs):
-            raise Refusal("; ".join(run.skipped or "" for run in runs))
-        report = report_of(measured_so_far(experiment, records))
-        script, why = None, ""
-        if planned.scripted:
-            script, why = script_of(report, runs[0] if len(runs) == 1 else None, experiment)
-        return TryOutcome(planned.request, report, script, why)
+        if not any(record.run.measured for record in records):
+            raise Refusal("; ".join(record.run.skipped or "" for record in records))
+        return CheckOutcome(planned.request, report_of(measured_so_far(experiment, records)))
 
 
 @dataclass(frozen=True)
@@ -99,8 +84,6 @@ class ShrinkResult:
     """None where the case asked for matches."""
     last: Report | None = None
     """A whole check of the shrunken case; None where that crashes the process that runs it."""
-    script: Script | None = None
-    no_script: str = ""
     tries: int = 0
     seconds: float = 0.0
 
@@ -117,82 +100,11 @@ Told = Callable[[Case, Simplification | None, int, Mapping[str, Any]], object]
 that give the case."""
 
 
-class _Hunt:
-    """One search, as the steps of a plan."""
-
-    def __init__(
-        self, request: CheckRequest, takes: TargetSignature | None, most: int, told: Told
-    ) -> None:
-        self._request, self._most, self._told = request, most, told
-        names = takes.names if takes else frozenset[str]()
-        packs = bool(names & {"cu_seqlens", "cu_seqlens_q"}) and "seqlens" not in names
-        kept = {name: word for name, word in request.options.items() if name in _AS_ASKED}
-        family, device = (takes.family, takes.device) if takes else ("softmax", "cpu")
-        self.facts = Facts(family, device, "bias" in names, packs, kept)
-        self._names = [name for name in TENSORS if name in {"do", *names}]
-        self.looked = Report(verdict=FAILED)
-        self.case: Case | None = None
-        self.shrunk: ShrunkCase | None = None
-        self.tries = 0
-
-    def steps(self) -> Steps[PlannedCheck, CheckOutcome]:
-        self.looked = (yield [PlannedTry("", self._request)]).report
-        wanted = symptom_of(self.looked)
-        if self.looked.case is not None:
-            dots = parse(self._request.options).get("dots")
-            self.case = settled(replace(self.looked.case, dots=dots))
-        if wanted is None:
-            return
-        if self.case is None:
-            self.case = self.facts.resolved(self._request.options)
-        quick = (yield [self._planned(self.case, False)]).report
-        plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
-        tensors = [each.name for each in laid] or self._names
-        search = ShrinkSearch(
-            tensors,
-            replace(plain, fault=wanted.fault) if plain else wanted,
-            plain is None,
-            self._most,
-            has_words=lambda case: self.facts.fewest_words(case) is not None,
-            told=lambda step: self._tell(step.case, step, search.count),
-        )
-        self._tell(self.case, None, 0)
-        tries = search.run(self.case, _failing(quick))
-        try:
-            case, in_full = next(tries)
-            while True:
-                outcome = yield [self._planned(case, in_full)]
-                self.tries = search.count
-                case, in_full = tries.send(TriedCase.of(outcome.report))
-        except StopIteration as over:
-            self.shrunk = over.value
-
-    def _planned(self, case: Case, in_full: bool) -> PlannedTry:
-        request = self.request_of(case)
-        return PlannedTry("", request, case=None if in_full else case)
-
-    def request_of(self, case: Case) -> CheckRequest:
-        return replace(self._request, options=self.facts.fewest_words(case) or {})
-
-    def _tell(self, case: Case, step: Simplification | None, count: int) -> None:
-        self._told(case, step, count, self.request_of(case).options)
-
-
-def _failing(report: Report) -> list[Assigned]:
-    """The layout of the first run that fails, where it can be asked for alone."""
-    run = report.failing
-    if run is None:
-        return []
-    pairs = [pair for pair in parse_run(run.layout) if pair[1] != "contiguous"]
-    return [tuple(pairs)]
-
-
 def shrink(
     request: CheckRequest,
     *,
     most: int,
     setting: Setting = Setting(isolate=False),  # noqa: B008 - it is frozen
-    scripted: bool = True,
     told: Told = lambda case, step, count, words: None,
 ) -> ShrinkResult:
     """The smallest case that fails in the same way as the one asked for.
@@ -200,7 +112,6 @@ def shrink(
     Args:
         most: how many cases may be tried.
         setting: where each has a process of its own, a crash is a way to fail; edits are tried on the smallest case.
-        scripted: whether a script that shows the fault without gradprobe is made.
 
     Raises:
         UsageFailure: the values come from a file, so that no others can be tried.
@@ -209,30 +120,72 @@ def shrink(
     if "inputs" in request.options:
         words = "--inputs: only a case whose values are drawn can be made smaller"
         raise UsageFailure(words, "drop --inputs")
-    start, trying = (
-        time.perf_counter(),
-        replace(setting, checker=f"{__name__}:TryChecker", fix_budget=0),
-    )
+    start = time.perf_counter()
+    trying = replace(setting, checker=f"{__name__}:TryChecker", fix_budget=0)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
-    hunt = _Hunt(request, takes, most, told)
-    steps = hunt.steps()
-    for _ in Runner(Plan(list(next(steps)), steps), trying).outcomes():
-        pass
-    if hunt.shrunk is None:
-        _raise_error_of(hunt.looked)
-        seconds = time.perf_counter() - start
-        return ShrinkResult(request, hunt.looked, hunt.case, seconds=seconds)
-    small = hunt.request_of(hunt.shrunk.case)
-    found = ShrinkResult(small, hunt.looked, hunt.case, hunt.shrunk, tries=hunt.tries)
-    if hunt.shrunk.symptom != CRASHED:
-        (last,) = check_each([PlannedCheck("", small)], replace(setting, checker=FACTORY))
+    with contextlib.closing(Checks(trying)) as checks:
+        found = _shrunken(request, takes, most, told, checks)
+    if found.shrunk and found.shrunk.symptom != CRASHED:
+        whole = PlannedCheck("", found.request)
+        (last,) = check_each([whole], replace(setting, checker=FACTORY))
         found = replace(found, last=last.report)
-    if scripted and found.last is not None:
-        planned = PlannedTry("", small, case=hunt.shrunk.case, scripted=True)
-        (made,) = check_each([planned], trying)
-        if isinstance(made, TryOutcome):
-            found = replace(found, script=made.script, no_script=made.no_script)
     return replace(found, seconds=time.perf_counter() - start)
+
+
+def _shrunken(
+    request: CheckRequest, takes: TargetSignature | None, most: int, told: Told, checks: Checks
+) -> ShrinkResult:
+    facts = _facts_of(request, takes)
+    looked = checks.make(PlannedTry("", request)).report
+    wanted, case = symptom_of(looked), None
+    if looked.case is not None:
+        case = settled(replace(looked.case, dots=parse(request.options).get("dots")))
+    if wanted is None:
+        _raise_error_of(looked)
+        return ShrinkResult(request, looked, case)
+    start = case or facts.resolved(request.options)
+
+    def request_of(case: Case) -> CheckRequest:
+        return replace(request, options=facts.fewest_words(case) or {})
+
+    def attempt(case: Case, in_full: bool) -> Report:
+        planned = PlannedTry("", request_of(case), case=None if in_full else case)
+        return checks.make(planned).report
+
+    def tell(case: Case, step: Simplification | None, count: int) -> None:
+        told(case, step, count, request_of(case).options)
+
+    quick = attempt(start, False)
+    plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
+    names = {"do", *takes.names} if takes else {"do"}
+    search = ShrinkSearch(
+        lambda case, in_full: TriedCase.of(attempt(case, in_full)),
+        [each.name for each in laid] or [name for name in TENSORS if name in names],
+        replace(plain, fault=wanted.fault) if plain else wanted,
+        plain is None,
+        most,
+        has_words=lambda case: facts.fewest_words(case) is not None,
+        told=lambda step: tell(step.case, step, search.count),
+    )
+    tell(start, None, 0)
+    shrunk = search.run(start, _failing(quick))
+    return ShrinkResult(request_of(shrunk.case), looked, start, shrunk, tries=search.count)
+
+
+def _facts_of(request: CheckRequest, takes: TargetSignature | None) -> Facts:
+    kept = {name: word for name, word in request.options.items() if name in _AS_ASKED}
+    if takes is None:
+        return Facts("softmax", "cpu", False, False, kept)
+    packs = bool(takes.names & PACKING) and "seqlens" not in takes.names
+    return Facts(takes.family, takes.device, "bias" in takes.names, packs, kept)
+
+
+def _failing(report: Report) -> list[Assigned]:
+    """The layout of the first run that fails, where it can be asked for alone."""
+    run = report.failing
+    if run is None:
+        return []
+    return [tuple(pair for pair in parse_run(run.layout) if pair[1] != "contiguous")]
 
 
 def _raise_error_of(report: Report) -> None:
@@ -248,5 +201,5 @@ class Shrinker:
         self._tries = tries
 
     def __call__(self, request: CheckRequest) -> Report | None:
-        report = shrink(request, most=self._tries, scripted=False).last
+        report = shrink(request, most=self._tries).last
         return report if report is not None and report.verdict == MISMATCH else None

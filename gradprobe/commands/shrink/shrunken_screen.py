@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -16,16 +16,16 @@ from ...model.report import failed_report
 from ...render.console import first_line
 from ...render.reasons import render_reasons
 from ...render.rows import folded, headed
-from .case_words import case_in_words
 from .search import symptom_of
 from .shrinking import ShrinkResult
+from .simpler_cases import case_in_words
 
 
-def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iterator[Text]:
+def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Text]:
     """The lines about a result.
 
     Args:
-        files: what was written, by what it is: "script", "test".
+        test: the file of the pytest test that was written.
     """
     shrunk, last, target = result.shrunk, result.last, result.request.target
     first = case_in_words(result.case) if result.case else ""
@@ -42,9 +42,16 @@ def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iter
         if report and report.causes:
             yield from render_reasons(report, width)
             break
-    for sentence in _sentences(result):
+    for sentence in shrunk.needs:
         yield from folded(sentence, width)
-    yield from (Text(f"  {what}: {file}") for what, file in files.items())
+    if not shrunk.complete:
+        words = f"not every simpler case was tried: --tries {result.tries} are used up"
+        yield from folded(words, width)
+    was, now = symptom_of(result.looked), symptom_of(last) if last else None
+    if was and now and not now.is_like(was):
+        words = f"the case you gave shows {was.sentence}; the small one {now.sentence}"
+        yield from folded(words, width)
+    yield Text(f"  test: {test}" if test else "  no test: it would end as the target does")
     yield Text(f"  again: {_check_line(result)}")
 
 
@@ -53,23 +60,7 @@ def _check_line(result: ShrinkResult) -> str:
     return result.request.command(isolate=True if result.shrunk and result.last is None else None)
 
 
-def _sentences(result: ShrinkResult) -> Iterator[str]:
-    assert result.shrunk is not None
-    yield from result.shrunk.needs
-    if not result.shrunk.complete:
-        yield f"not every simpler case was tried: --tries {result.tries} are used up"
-    for case, symptom in result.shrunk.others:
-        yield f"another failure was seen on the way: {symptom.sentence} ({case_in_words(case)})"
-    was, now = symptom_of(result.looked), symptom_of(result.last) if result.last else None
-    if was and now and not now.is_like(was):
-        yield f"the case you gave shows {was.sentence}; the small one {now.sentence}"
-    if result.last is None:
-        yield "no script and no test: they would end as the target does"
-    elif result.no_script:
-        yield f"no script: {result.no_script}"
-
-
-def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any]:
+def document_of(result: ShrinkResult, test: str | None) -> dict[str, Any]:
     """The report of the shrunken case, or of one that matches, with what was done under "shrink"."""
     shrunk, asked = result.shrunk, result.case
     runs = [run_name(assigned) for assigned in asked.runs] if asked else []
@@ -77,8 +68,7 @@ def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any
         "from": {**asdict(asked), "layouts": [], "runs": runs} if asked else {},
         "tries": result.tries,
         "complete": shrunk is None or shrunk.complete,
-        "script": files.get("script"),
-        "test": files.get("test"),
+        "test": test,
         "needs": list(shrunk.needs) if shrunk else [],
         "symptom": asdict(shrunk.symptom) if shrunk else None,
         "seconds": round(result.seconds, 4),

@@ -23,6 +23,7 @@ from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
 from ...processes.resource_limits import VISIBLE, setting_environment
 from .outcome import (
+    INTERRUPTED,
     CheckMessages,
     CheckOutcome,
     Stage,
@@ -216,6 +217,24 @@ def check_each(
                     yield of_interrupt(plans[index], heard[index]).numbered(first + index)
             raise
         first += len(plans)
+
+
+class Checks:
+    """Checks that one process makes, one after another as they are asked for."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._planned: list[PlannedCheck] = []
+        self._ends = check_each(self._planned, setting)
+
+    def make(self, planned: PlannedCheck) -> CheckOutcome:
+        self._planned.append(planned)
+        outcome = next(self._ends)
+        if outcome.error_kind == INTERRUPTED:
+            raise KeyboardInterrupt
+        return outcome
+
+    def close(self) -> None:
+        self._ends.close()
 
 
 def _ends(
