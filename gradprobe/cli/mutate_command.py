@@ -19,7 +19,6 @@ from ..render.terminal import (
     width,
     write_stdout,
 )
-from ..targets.builtin import has_driver
 from .command import Call, Command, count_of_workers
 from .option_rows import option
 from .report_forms import show_document
@@ -66,7 +65,7 @@ def mutate(
         reason = f"no fault of class {classes} can be planted in {source.path}"
         raise UsageFailure(reason, "drop --class")
     chosen = tuple(sampled(mutants, sample, int(request.options.get("seed", 0))))
-    how = (Gate.of(gate), source, len(mutants), chosen, at_a_time, limit, not has_driver())
+    how = (Gate.of(gate), source, len(mutants), chosen, at_a_time, limit)
     return _run(Campaign(request.target, *how), call)
 
 

@@ -73,18 +73,6 @@ def test_a_gate_that_sees_no_strides_lets_a_fault_of_them_survive_and_kills_the_
     assert "survived: the gate has a gap, or the edit changes no result" in ran.out
 
 
-@pytest.mark.nightly
-def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
-    ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --sample 999 --json all.json")
-    document = json.loads((tiny / "all.json").read_text())
-    hidden = [mutant for mutant in document["mutants"] if "keys <= offs" in mutant["before"]]
-    assert [(mutant["verdict"], mutant["line_ran"], mutant["seconds"]) for mutant in hidden] == [
-        ("survived", False, 0.0)
-    ] * len(hidden)
-    assert len(hidden) == 2
-    assert "; this gate never runs that line" in ran.out
-
-
 def test_an_interrupt_shows_the_fault_that_was_tried_and_keeps_it_in_the_file(tiny):
     # A gate that passes the file, fails at the first fault, and never ends at the second. It loads the file alone.
     (tiny / "gate.py").write_text(

@@ -75,7 +75,6 @@ class Shadow:
 
     file: Path
     folder: Path
-    watches_lines: bool = False
 
     @property
     def copy(self) -> Path:
@@ -89,7 +88,6 @@ class Shadow:
         """A program which, with all that it starts, loads the copy."""
         place = {"file": str(self.file.resolve()), "copy": str(self.copy)}
         place["loaded"] = str(self.folder / "loaded")
-        place["lines"] = str(self.folder / "lines") if self.watches_lines else ""
         plain = {**os.environ, **more}
         path = os.pathsep.join(filter(None, [str(STARTUP), plain.get("PYTHONPATH", "")]))
         own = {"PYTHONPATH": path, "GRADPROBE_MUTANT": json.dumps(place)}
@@ -98,13 +96,6 @@ class Shadow:
     @property
     def was_loaded(self) -> bool:
         return (self.folder / "loaded").exists()
-
-    @property
-    def lines(self) -> frozenset[int]:
-        """Those of the copy that ran, where they were watched."""
-        file = self.folder / "lines"
-        words = file.read_text().split() if file.exists() else []
-        return frozenset(int(word) for word in words if word.isdigit())
 
 
 @dataclass(frozen=True)
@@ -116,8 +107,6 @@ class MutantOutcome:
     words: str
     """Of the gate: its first mismatch, its error; or why it was not asked."""
     seconds: float
-    ran: bool | None = None
-    """Whether the gate runs the line that is changed; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +122,6 @@ class Campaign:
     workers: int
     timeout: float | None
     """Seconds for one mutant; None for what the gate's own time on the file gives."""
-    watches_lines: bool
-    """Whether lines that the gate never runs can be told: not where kernels are compiled."""
     outcomes: tuple[MutantOutcome, ...] = field(default=())
     """In the order of the file."""
     seconds: float = 0.0
@@ -159,41 +146,33 @@ class Campaign:
         """
         start, found = time.perf_counter(), dict[Mutant, MutantOutcome]()
         with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
-            plain, lines = self._as_it_is(Path(folder))
+            plain = self._as_it_is(Path(folder))
 
             def so_far() -> Campaign:
                 outcomes = tuple(found[mutant] for mutant in self.chosen if mutant in found)
                 took = time.perf_counter() - start
                 return replace(self, outcomes=outcomes, seconds=took, plain_seconds=plain.seconds)
 
-            shadows, ran = dict[Mutant, Shadow](), dict[Mutant, bool | None]()
-            for mutant in self.chosen:
-                ran[mutant] = _runs(mutant, self.file, lines)
-                # gradprobe's gate does the same each time: a line that it did not run it will not run.
-                if ran[mutant] is False and self.gate.own:
-                    found[mutant] = MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False)
-                    continue
-                shadows[mutant] = Shadow(self.file.path, Path(folder) / mutant.name)
-                shadows[mutant].write(mutant.plant(self.file.text))
+            shadows = [Shadow(self.file.path, Path(folder) / each.name) for each in self.chosen]
+            for mutant, shadow in zip(self.chosen, shadows, strict=True):
+                shadow.write(mutant.plant(self.file.text))
             limit = self.timeout or _TIMES * plain.seconds + _MORE
-            programs = [self._program(shadow) for shadow in shadows.values()]
+            programs = [self._program(shadow) for shadow in shadows]
             ends = run_programs(programs, timeout=limit, workers=self.workers)
             with contextlib.closing(ends):  # type: ignore[type-var]
                 for ended in ends:
-                    mutant = list(shadows)[ended.number]
-                    verdict, words = self._judged(ended, shadows[mutant], limit)
-                    found[mutant] = MutantOutcome(
-                        mutant, verdict, words, ended.seconds, ran[mutant]
-                    )
+                    mutant = self.chosen[ended.number]
+                    verdict, words = self._judged(ended, shadows[ended.number], limit)
+                    found[mutant] = MutantOutcome(mutant, verdict, words, ended.seconds)
                     told(so_far())
         return so_far()
 
     def _program(self, shadow: Shadow) -> Program:
         return shadow.program(self.gate.command, COLUMNS="120", GRADPROBE_FIX_BUDGET="0")
 
-    def _as_it_is(self, folder: Path) -> tuple[EndedProgram, frozenset[int]]:
-        """What the gate does to the file as it is, and the lines of it that run."""
-        gate, shadow = self.gate, Shadow(self.file.path, folder / "as-it-is", self.watches_lines)
+    def _as_it_is(self, folder: Path) -> EndedProgram:
+        """What the gate does to the file as it is."""
+        gate, shadow = self.gate, Shadow(self.file.path, folder / "as-it-is")
         shadow.write(self.file.text)
         (plain,) = run_programs([self._program(shadow)], timeout=self.timeout)
         if plain.code != 0:
@@ -206,7 +185,7 @@ class Campaign:
             path = self.file.path
             way_out = f"name the file that it runs with --file, or import {path.name} as a module"
             raise TargetFailure(f"{gate.words}: passes, but never imports {path}", way_out)
-        return plain, shadow.lines
+        return plain
 
     def _judged(self, ended: EndedProgram, shadow: Shadow, limit: float) -> tuple[str, str]:
         """The verdict, and what the gate says."""
@@ -219,15 +198,3 @@ class Campaign:
         if ended.code < 0:
             words = "; ".join(filter(None, [words_of(ended.code), words]))
         return verdict, words
-
-
-def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
-    """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told."""
-    is_followed = False
-    for kernel in file.kernels:
-        last = kernel.end_lineno or kernel.lineno
-        is_followed |= any(kernel.body[0].lineno <= line <= last for line in lines)
-    if mutant.statement is None or not is_followed:
-        return None
-    first, last = mutant.statement
-    return any(first <= line <= last for line in lines)

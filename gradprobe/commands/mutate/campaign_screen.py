@@ -28,8 +28,7 @@ def render_campaign(campaign: Campaign, width: int) -> list[Text]:
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
-        idle = "; this gate never runs that line" if outcome.ran is False else ""
-        lines += _mutant(outcome.mutant, width, idle)
+        lines += _mutant(outcome.mutant, width)
     for sentence in _sentences(campaign):
         lines += folded(sentence, width)
     return lines
@@ -71,8 +70,8 @@ def _counts(campaign: Campaign) -> dict[str, list[int]]:
     return found
 
 
-def _mutant(mutant: Mutant, width: int, more: str) -> Iterator[Text]:
-    words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
+def _mutant(mutant: Mutant, width: int) -> Iterator[Text]:
+    words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}"
     yield Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
     for sign, code, style in (("-", mutant.before, "red"), ("+", mutant.after, "green")):
         fold = textwrap.TextWrapper(
@@ -128,6 +127,5 @@ def _as_plain(outcome: MutantOutcome) -> dict[str, Any]:
         "class": mutant.fault_class,
         "verdict": outcome.verdict.replace(" ", "_"),
         "words": outcome.words,
-        "line_ran": outcome.ran,
         "seconds": round(outcome.seconds, 3),
     }

@@ -50,8 +50,6 @@ class Mutant:
     edits: tuple[Edit, ...]
     diff: str
     """Unified, without lines around."""
-    statement: tuple[int, int] | None
-    """The lines of the statement that is changed; None for what no statement runs."""
 
     @property
     def operator(self) -> str:
@@ -101,17 +99,7 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
         after=new.strip(),
         edits=change.edits,
         diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
-        statement=_lines(file.statement(change.node)),
     )
-
-
-def _lines(statement: ast.stmt) -> tuple[int, int] | None:
-    """The lines of a statement; of one that holds others, those of its head."""
-    if isinstance(statement, ast.FunctionDef):
-        return None
-    body = getattr(statement, "body", None)
-    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
-    return statement.lineno, max(statement.lineno, last)
 
 
 def _parses(lines: Sequence[str], function: ast.FunctionDef) -> bool:

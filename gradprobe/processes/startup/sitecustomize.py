@@ -11,34 +11,14 @@ import importlib.util
 import json
 import os
 import sys
-import threading
-from types import FrameType
-from typing import Any
 
-from gradprobe_shadow import append, load_from_copy  # type: ignore[import-not-found] # beside this file, on the path
+from gradprobe_shadow import load_from_copy  # type: ignore[import-not-found] # beside this file, on the path
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# Of one copy: where it lies, and where it is told that it was loaded and which of its lines ran.
+# Of one copy: where it lies, and where it is told that it was loaded.
 _COPY = "GRADPROBE_MUTANT"
 # "package.module:function", called before the program begins.
 _ENTRY = "GRADPROBE_ENTRY"
-
-
-def _watch_lines(copy: str, lines: str) -> None:
-    """Writes the number of each line of the copy when it first runs; at once, since a process may be killed."""
-    seen: set[int] = set()
-
-    def in_frame(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line" and frame.f_lineno not in seen:
-            seen.add(frame.f_lineno)
-            append(lines, str(frame.f_lineno))
-        return in_frame
-
-    def of_call(frame: FrameType, *_: Any) -> Any:
-        return in_frame if frame.f_code.co_filename == copy else None
-
-    sys.settrace(of_call)
-    threading.settrace(of_call)
 
 
 def _enter(module: str, function: str) -> None:
@@ -67,8 +47,6 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 if _COPY in os.environ:
     _place = json.loads(os.environ[_COPY])
     load_from_copy(_place["file"], _place["copy"], _place["loaded"])
-    if _place["lines"]:
-        _watch_lines(_place["copy"], _place["lines"])
 if _ENTRY in os.environ:
     try:
         _enter(*os.environ[_ENTRY].split(":"))

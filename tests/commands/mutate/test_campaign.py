@@ -44,9 +44,7 @@ def gate_of(program):
 
 def made(file, gate, workers=2, timeout=20.0):
     mutants = tuple(mutants_of(file))
-    asked = Campaign(
-        "kernels.py", gate, file, len(mutants), mutants, workers, timeout, watches_lines=True
-    )
+    asked = Campaign("kernels.py", gate, file, len(mutants), mutants, workers, timeout)
     return asked.run(lambda found: None)
 
 

@@ -21,7 +21,7 @@ def shadow(tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "kernels.py").write_text(PLAIN)
-    shadow = Shadow(package / "kernels.py", tmp_path / "copies" / "one", watches_lines=True)
+    shadow = Shadow(package / "kernels.py", tmp_path / "copies" / "one")
     shadow.write(MUTATED)
     return shadow
 
@@ -41,7 +41,7 @@ def test_every_import_of_the_file_loads_the_copy_and_another_file_of_its_name_do
     (folder / "linked.py").symlink_to(shadow.file)
     (folder / "kernels.py").write_text("VALUE = 7\n")
     assert said(shadow, "import kernels; print(kernels.VALUE)") == "7"
-    assert (shadow.was_loaded, shadow.lines) == (False, set())
+    assert not shadow.was_loaded
     assert said(shadow, "import linked; print(linked.VALUE)") == "2"
     assert said(shadow, BY_FILE.format(path=str(shadow.file))) == "2"
     inner = "from package.kernels import VALUE; print(VALUE)"
@@ -63,12 +63,6 @@ def test_the_module_keeps_its_file_and_package_and_sources_are_those_of_the_copy
     shadow.copy.write_text("from . import __name__ as package\nVALUE = 2\ndef f(): return 22\n")
     program = "import inspect, package.kernels as k; print(k.__file__, k.package, inspect.getsource(k.f).split()[-1])"
     assert said(shadow, program) == f"{shadow.file} package 22"
-
-
-def test_the_lines_that_ran_are_told_of_the_copy_alone(shadow):
-    shadow.copy.write_text("def f(x):\n    if x:\n        return 1\n    return 2\n\nf(0)\n")
-    said(shadow, "import package.kernels")
-    assert shadow.lines == {1, 2, 4, 6}
 
 
 def test_another_sitecustomize_still_runs_and_the_path_holds_no_folder_of_gradprobe(shadow):
