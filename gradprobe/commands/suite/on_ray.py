@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ... import __version__
@@ -19,16 +16,14 @@ from ...model.failures import Failure, UsageFailure
 from ...processes import Crash
 from ...processes import resource_limits as limits
 from ...processes.ended import CRASH
-from .checking import Setting, check_each, shares
+from .checking import Checks, Setting, shares
 from .outcome import CheckMessages, CheckOutcome, of_crash
 from .plan import PlannedCheck
 
 EMBEDDED = "local"
 """The address of a cluster that is started for one sweep, on this machine alone."""
-# What a target may import from the folder of its file.
-_SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
-# Bytes of these that travel at most: a folder with more holds other things.
-_MOST = 50 << 20
+# What of the current folder does not travel, besides what .gitignore names.
+_STAYING = [".git/", ".venv/", "venv/", "__pycache__/", ".gradprobe/"]
 # Seconds for a machine to answer.
 _PATIENCE = 10.0
 _HERE = "--ray alone starts a cluster here"
@@ -78,7 +73,7 @@ def check_each_on_ray(
 
     if not planned:
         return
-    with _connected(ray, planned, setting, on) as folder:
+    with _connected(ray, setting, on) as folder:
         is_on_cpu = planned[0].request.options.get("device") == "cpu"
         gpus = 0 if is_on_cpu else min(1, int(ray.cluster_resources().get("GPU", 0)))
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=on.retries)(made_in_task)
@@ -94,58 +89,22 @@ def check_each_on_ray(
 
 
 @contextlib.contextmanager
-def _connected(
-    ray: Any, planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster
-) -> Iterator[str]:
+def _connected(ray: Any, setting: Setting, on: RayCluster) -> Iterator[str]:
     """While open, tasks run there. The folder that each runs in; "" of one that Ray makes of what travels."""
-    with tempfile.TemporaryDirectory() as staged:
-        where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
-        if on.address != EMBEDDED:
-            _stage(planned, Path(staged))
-            where = {"address": on.address, "runtime_env": {"working_dir": staged}}
-        try:
-            ray.init(**where, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            words = " ".join(str(error).split())
-            raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
-        try:
-            yield os.getcwd() if on.address == EMBEDDED else ""
-        finally:
-            ray.shutdown()
-
-
-def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
-    """Copies what travels: the sources in the folders of targets and references that lie below this one, and inputs.
-
-    Raises:
-        UsageFailure: that is more than sources.
-    """
-    here, found = Path.cwd(), set[Path]()
-    for request in (check.request for check in planned):
-        for word in (request.target, request.reference or ""):
-            file = Path(word.partition(":")[0]).absolute()
-            if file.is_file() and file.is_relative_to(here):
-                found.update(_sources(file.parent))
-        inputs = Path(str(request.options.get("inputs", ""))).absolute()
-        if inputs.is_file() and inputs.is_relative_to(here):
-            found.add(inputs)
-    size = sum(path.stat().st_size for path in found)
-    if size > _MOST:
-        words = f"--ray: the sources below the target's folder take {size >> 20} MiB, more than {_MOST >> 20}"
-        raise UsageFailure(words, "put the target into a folder of its own")
-    for path in found:
-        copy = staged / path.relative_to(here)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    """The sources in a folder and below it, without hidden folders and environments."""
-    for name, below, files in os.walk(folder):
-        for sub in list(below):
-            if sub.startswith(".") or os.path.exists(f"{name}/{sub}/pyvenv.cfg"):
-                below.remove(sub)
-        yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
+    is_here = on.address == EMBEDDED
+    where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
+    if not is_here:
+        travels = {"working_dir": os.getcwd(), "excludes": _STAYING}
+        where = {"address": on.address, "runtime_env": travels}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        words = " ".join(str(error).split())
+        raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
+    try:
+        yield os.getcwd() if is_here else ""
+    finally:
+        ray.shutdown()
 
 
 def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> CheckOutcome:
@@ -167,27 +126,23 @@ def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> Check
     return replace(checked, report=load(dump(checked.report).replace(folder, os.getcwd())))
 
 
-class _Bench:
-    """The checks of one worker, which go on in the process that is warm."""
+class _WarmChecks:
+    """The checks of one worker, which go on in the process that is warm. Ray may give it another GPU for each task."""
 
     def __init__(self) -> None:
-        self._plan: list[PlannedCheck] = []
         self._kind: object = None
-        self._ends = check_each((), Setting())
+        self._checks = Checks(Setting())
 
-    def check(self, planned: PlannedCheck, setting: Setting) -> CheckOutcome:
-        # Ray may give a worker another GPU for each task.
+    def make(self, planned: PlannedCheck, setting: Setting) -> CheckOutcome:
         kind = setting, shares(planned), os.environ.get(limits.VISIBLE)
         if kind != self._kind:
-            self._ends.close()
-            self._plan, self._kind = [], kind
-            self._ends = check_each(self._plan, setting)
-        self._plan.append(planned)
-        return next(self._ends)
+            self._checks.close()
+            self._kind, self._checks = kind, Checks(setting)
+        return self._checks.make(planned)
 
 
 # Of this worker.
-_bench = _Bench()
+_checks = _WarmChecks()
 
 
 def made_in_task(
@@ -213,4 +168,4 @@ def made_in_task(
         cores = os.cpu_count() or 1
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)
-    return os.getcwd(), _bench.check(planned, setting)
+    return os.getcwd(), _checks.make(planned, setting)

@@ -13,10 +13,9 @@ import time
 import pytest
 
 from gradprobe.cli.option_rows import with_word
-from gradprobe.commands.suite.on_ray import EMBEDDED, RayCluster, _stage
+from gradprobe.commands.suite.on_ray import EMBEDDED, RayCluster
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
-from tests.commands.suite.plans import planned
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs the extra `cluster`"
@@ -152,21 +151,3 @@ def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
     script = "import sys, gradprobe.cli.sweep_command; print('ray' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.check_output([sys.executable, "-c", script], env=environment) == b"False\n"
-
-
-def test_what_travels_is_the_sources_below_the_target_s_folder_and_no_environment(
-    folder, tmp_path_factory
-):
-    written = "a/f.py a/b/g.cuh a/data.bin a/.hidden/h.py a/venv/pyvenv.cfg a/venv/i.py j.py x.pt"
-    for name in written.split():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("0")
-    staged = tmp_path_factory.mktemp("staged")
-    _stage([planned("a/f.py:f", inputs="x.pt"), planned("lazy")], staged)
-    found = {str(path.relative_to(staged)) for path in staged.rglob("*") if path.is_file()}
-    assert found == {"a/b/g.cuh", "a/f.py", "x.pt"}
-    with (folder / "a" / "large.py").open("wb") as file:
-        file.truncate(60 << 20)
-    words = "the sources below the target's folder take 60 MiB, more than 50"
-    with pytest.raises(UsageFailure, match=words):
-        _stage([planned("a/f.py:f")], staged)
