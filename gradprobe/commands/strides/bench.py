@@ -48,7 +48,6 @@ from .trials import (
     LayoutTrial,
     PlannedTrial,
     is_failing,
-    weighed,
 )
 
 if TYPE_CHECKING:
@@ -106,15 +105,7 @@ class Bench:
         except NoRoom as failure:
             run = self._refused(trial, str(failure))
         severity = ERROR if is_failing(run) else None
-        run = structs.replace(run, tried=trial.as_told, severity=severity)
-        if not (trial.hazard and severity):
-            return run
-        try:
-            other = trial.without_hazard()
-            is_right = (self._base(trial).run if other == FIRST else self.run(other)).verdict
-        except TargetFailure:
-            return run
-        return weighed(run, trial, is_right == MATCH, self.experiment.case.strict, self.shapes())
+        return structs.replace(run, tried=trial.as_told, severity=severity)
 
     def contiguous(self) -> MeasuredRun:
         """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""

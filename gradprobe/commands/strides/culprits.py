@@ -108,36 +108,30 @@ class Claim:
 
 
 def _differ(group: Sequence[Stride]) -> Claim:
-    """These strides of several tensors are not all equal."""
-    words = _unequal([f"{name}.stride({axis})" for name, axis in group])
-    return Claim(
-        MIX_UP, tuple(group), words, lambda of: len({of[name][axis] for name, axis in group}) > 1
-    )
+    """These strides of several tensors are not all equal.
 
-
-def _tensors_differ(names: Sequence[str], axes: Sequence[int]) -> Claim:
-    """These tensors do not all have the same strides along these axes."""
-    strides = tuple((name, ALL_AXES) for name in names)
-    words = _unequal([f"{name}.stride()" for name in names])
+    Names the last tensor first, since a kernel usually takes an earlier tensor's stride for a later one's.
+    """
+    *others, last = reversed([f"{name}.stride({axis})" for name, axis in group])
+    words = f"{others[0]} != {last}"
+    if len(others) > 1:
+        words = f"{', '.join(others)} and {last} are not all equal"
 
     def holds(of: Strides) -> bool:
-        return len({tuple(of[name][axis] for axis in axes) for name in names}) > 1
+        return len({of[name][axis] for name, axis in group}) > 1
 
-    return Claim(MIX_UP, strides, words, holds)
+    return Claim(MIX_UP, tuple(group), words, holds)
 
 
 def _unlike(stride: Stride, like: Sequence[Stride]) -> Claim:
     """One stride differs from its counterparts in other tensors."""
-    (name, axis), words = (
-        stride,
-        f"{stride[0]}.stride({stride[1]}) is not what it is in other tensors",
-    )
-    return Claim(
-        STRIDE,
-        (stride,),
-        words,
-        lambda of: any(of[name][axis] != of[one][at] for one, at in like),
-    )
+    name, axis = stride
+    words = f"{name}.stride({axis}) is not what it is in other tensors"
+
+    def holds(of: Strides) -> bool:
+        return any(of[name][axis] != of[other][at] for other, at in like)
+
+    return Claim(STRIDE, (stride,), words, holds)
 
 
 def _not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
@@ -153,14 +147,6 @@ def _not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         return any(of[name][axis] != spans[axis] for axis in axes)
 
     return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of(words), holds)
-
-
-def _unequal(names: Sequence[str]) -> str:
-    """Names the last tensor first, since a kernel usually takes an earlier tensor's stride for a later one's."""
-    *others, last = reversed(names)
-    if len(names) == 2:
-        return f"{others[0]} != {last}"
-    return f"{', '.join(others)} and {last} are not all equal"
 
 
 def culprits(
@@ -229,7 +215,7 @@ class _StrideSearch:
             group = self._mixed_with(*spoiling)
             spoiling = [stride for stride in spoiling if stride not in group]
             claims.append(_differ(group) if len(group) > 1 else self._single(group[0], strides))
-        return list(_merged(claims, strides))
+        return claims
 
     def _mixed_with(self, first: Stride, *others: Stride) -> tuple[Stride, ...]:
         """The fewest strides with the first among them that spoil nothing when all are longer; else the first alone."""
@@ -248,20 +234,6 @@ class _StrideSearch:
         if kind == "d":
             return _not_dense(name, [axis], self._wide.shapes[name])
         return _unlike(stride, [other for other in strides if self._wide.kind(other) == kind])
-
-
-def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Claim]:
-    """The claims, where one about whole tensors replaces those that mix up the same tensors along every axis."""
-    groups: dict[tuple[object, ...], list[Claim]] = {}
-    for claim in claims:
-        names = tuple(name for name, _ in claim.strides)
-        groups.setdefault(names if claim.kind == MIX_UP else claim.strides, []).append(claim)
-    for group in groups.values():
-        names = tuple(name for name, _ in group[0].strides)
-        axes = [axis for name, axis in strides if name == names[0]]
-        mixed = [{axis for _, axis in claim.strides} for claim in group]
-        whole = len(group) > 1 and mixed == [{axis} for axis in axes]
-        yield from [_tensors_differ(names, axes)] if whole else group
 
 
 class Blamer:

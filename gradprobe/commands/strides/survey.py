@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Iterator
@@ -13,11 +14,11 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...inputs.options import flags
 from ...model.layout_run import ALONE, FAILED, MATCH, MISMATCH, PROGRAM, Run, add_counts
-from ...model.memory_finding import ERROR, WARNING
+from ...model.memory_finding import ERROR, WARNING, MemoryFinding
 from ...model.report import Culprit, Diagnosis, Report, SurveySummary
 from ...processes import run_each
 from ...processes.ended import DEVICE
-from ..suite.checking import FACTORY, Setting, check_each
+from ..suite.checking import FACTORY, Checks, Setting, check_each
 from ..suite.interpreted import for_the_interpreter
 from ..suite.outcome import CheckOutcome
 from ..suite.plan import Plan, PlannedCheck, Steps
@@ -45,10 +46,10 @@ class _Survey:
     first: FirstOutcome
     trials: tuple[LayoutTrial, ...]
     repro_command: str
+    again: Checks
+    """What runs a layout without its hazard."""
     start: float
     runs: list[Run] = field(default_factory=list)
-    ended: dict[int, LayoutTrial] = field(default_factory=dict)
-    """The trials that ended their process, by their place."""
     lost_device: bool = False
     culprits: tuple[Culprit, ...] = ()
     diagnoses: tuple[Diagnosis, ...] = ()
@@ -57,16 +58,21 @@ class _Survey:
     def add(self, outcome: CheckOutcome) -> None:
         trial, error = self.trials[len(self.runs)], outcome.report.error
         if error is None:
-            self.runs.append(outcome.report.runs[0])
-            return
-        if error.words:
-            self.ended[len(self.runs)] = trial
-        self.lost_device |= error.kind == DEVICE
-        words = error.words or error.message
-        for finding in error.memory[:1]:  # which is told by itself
-            words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
-        told: dict[str, Any] = {"layout": trial.title, "tried": trial.as_told, "severity": ERROR}
-        self.runs.append(Run(verdict=FAILED, error=words, memory=error.memory, **told))
+            run = outcome.report.runs[0]
+        else:
+            self.lost_device |= error.kind == DEVICE
+            words = error.words or error.message
+            for finding in error.memory[:1]:  # which is told by itself
+                words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
+            told: dict[str, Any] = {"layout": trial.title, "tried": trial.as_told}
+            run = Run(verdict=FAILED, error=words, memory=error.memory, severity=ERROR, **told)
+        is_strict = bool(self.first.request.options.get("strict"))
+        self.runs.append(weighed(run, trial, self._is_right, is_strict, self.first.shapes))
+
+    def _is_right(self, trial: LayoutTrial) -> bool:
+        if trial == FIRST:
+            return self.runs[0].verdict == MATCH
+        return self.again.make(planned(self.first.request, trial)).verdict == MATCH
 
     @property
     def counted(self) -> list[Run]:
@@ -84,11 +90,11 @@ class _Survey:
         """A run for each layout, and under "strides" what is a survey's own."""
         warned = [each.warned for each in hazards(self.runs) if each.severity == WARNING]
         firsts = [run.first_mismatch for run in self.counted if run.first_mismatch]
-        # What was seen of memory stands in the summary.
-        bare = [
-            structs.replace(run, memory=run.memory if run.verdict == FAILED else ())
-            for run in self.runs
-        ]
+        bare, findings = list[Run](), list[MemoryFinding]()
+        for run in self.runs:  # what was seen of memory stands in the summary
+            bare.append(structs.replace(run, memory=run.memory if run.verdict == FAILED else ()))
+            if is_failing(run):
+                findings += (replace(finding, layout=run.layout) for finding in run.memory)
         return structs.replace(
             self.first.report,
             title="",
@@ -99,22 +105,11 @@ class _Survey:
             warnings=tuple(warned),
             reproduce=self.repro_command,
             seconds={"total": round(time.perf_counter() - self.start, 4)},
-            strides=self._summary,
+            strides=SurveySummary(
+                layouts=len(self.trials), culprits=self.culprits, findings=tuple(findings)
+            ),
             diagnoses=self.diagnoses,
             known=self.known,
-        )
-
-    @property
-    def _summary(self) -> SurveySummary:
-        findings = [
-            replace(finding, layout=run.layout)
-            for run in self.runs
-            for finding in (run.memory if is_failing(run) else ())
-        ]
-        return SurveySummary(
-            layouts=len(self.trials),
-            culprits=self.culprits,
-            findings=tuple(findings),
         )
 
 
@@ -134,49 +129,33 @@ def survey(
         fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
         setting: its timeout is that of one layout; edits are tried on the simplest wrong one.
     """
-    start, found = time.perf_counter(), None
-    steps = _steps(PlannedTrial(FIRST.title, request, fixed=given), fast)
-    plan = Plan(list(next(steps)), steps)
-    trying = replace(setting, checker=TRIALS, fix_budget=0)
-    for outcome in Runner(plan, trying).outcomes():
-        if found is None:
-            if not isinstance(outcome, FirstOutcome):
-                report, summary = outcome.report, SurveySummary()
-                yield structs.replace(report, title="", strides=summary, reproduce=repro_command)
-                return
-            taken = outcome.request.options.items()
-            more = {name: word for name, word in taken if request.options.get(name) != word}
-            command = (
-                shlex.join([*shlex.split(repro_command), *flags(more)]) if more else repro_command
-            )
-            found = _Survey(outcome, trials_of(outcome.shapes, fast=fast), command, start)
-        found.add(outcome)
-        yield found.report
+    start, trying = time.perf_counter(), replace(setting, checker=TRIALS, fix_budget=0)
+    steps, found = _steps(PlannedTrial(FIRST.title, request, fixed=given), fast), None
+    with contextlib.closing(Checks(replace(trying, workers=1))) as again:
+        for outcome in Runner(Plan(list(next(steps)), steps), trying).outcomes():
+            if found is None:
+                if not isinstance(outcome, FirstOutcome):
+                    report, summary = outcome.report, SurveySummary()
+                    more = {"title": "", "strides": summary, "reproduce": repro_command}
+                    yield structs.replace(report, **more)
+                    return
+                taken = outcome.request.options.items()
+                more = {name: word for name, word in taken if request.options.get(name) != word}
+                command = shlex.join([*shlex.split(repro_command), *flags(more)])
+                trials = trials_of(outcome.shapes, fast=fast)
+                found = _Survey(outcome, trials, command if more else repro_command, again, start)
+            found.add(outcome)
+            yield found.report
     if found is not None and any(map(is_failing, found.runs)):
-        _weigh_ended(found, trying)
         _explain(found, fast, setting)
         yield found.report
 
 
-def _steps(first: PlannedTrial, fast: bool) -> Steps[PlannedCheck, CheckOutcome]:
+def _steps(first: PlannedTrial, fast: bool) -> Steps:
     outcome = yield [first]
     if isinstance(outcome, FirstOutcome):
         _, *others = trials_of(outcome.shapes, fast=fast)
         yield [planned(outcome.request, trial) for trial in others]
-
-
-def _weigh_ended(found: _Survey, trying: Setting) -> None:
-    """Makes warnings of those that ended their processes and do not without their hazards."""
-    request, shapes = found.first.request, found.first.shapes
-    for at, trial in found.ended.items():
-        if not trial.hazard:
-            continue
-        verdict, other = found.runs[0].verdict, trial.without_hazard()
-        if other != FIRST:
-            (again,) = check_each([planned(request, other)], trying)
-            verdict = again.verdict
-        is_strict = bool(request.options.get("strict"))
-        found.runs[at] = weighed(found.runs[at], trial, verdict == MATCH, is_strict, shapes)
 
 
 def _explain(found: _Survey, fast: bool, setting: Setting) -> None:

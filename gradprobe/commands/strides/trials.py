@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -173,12 +173,16 @@ def is_failing(run: Run) -> bool:
 def weighed(
     run: Run,
     trial: LayoutTrial,
-    is_right_without: bool,
+    is_right: Callable[[LayoutTrial], bool],
     strict: bool,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Run:
-    """A failing run; by its hazard alone it is a warning, unless the case is strict or itself that large."""
-    if not is_right_without:
+    """A run; one that fails by its hazard alone is a warning, unless the case is strict or itself that large.
+
+    Args:
+        is_right: whether another trial is.
+    """
+    if not (trial.hazard and is_failing(run) and is_right(trial.without_hazard())):
         return run
     is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
     severity = ERROR if strict or (trial.hazard == HUGE and is_large) else WARNING
