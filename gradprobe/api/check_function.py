@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..commands.suite.battery import battery_plan, refuse_set_by_it, refuse_unknown_battery
+from ..commands.suite.battery import battery_plan, refuse_battery
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.other_check import report_beside
 from ..commands.suite.plan import Counterpart, PlannedCheck
@@ -132,8 +132,7 @@ def _refuse_contradictions(
 
 
 def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
-    refuse_unknown_battery(word)
-    refuse_set_by_it(request.options)
+    refuse_battery(word, request.options)
     runner = Runner(*battery_plan(word, request, setting))
     for _ in runner.outcomes():
         pass

@@ -78,12 +78,11 @@ def check(
 
 
 def _check_battery(call: Call, word: str) -> int:
-    from ..commands.suite.battery import battery_plan, refuse_set_by_it, refuse_unknown_battery
+    from ..commands.suite.battery import battery_plan, refuse_battery
     from ..commands.suite.runner import Runner
     from .checks import check_several
 
-    refuse_unknown_battery(word)
-    refuse_set_by_it(call.request.options)  # not what a project sets: an item replaces it
+    refuse_battery(word, call.request.options)  # not what a project sets: a case replaces it
     settings = call.settings()
     how = call.setting(settings, several=True)
     return check_several(

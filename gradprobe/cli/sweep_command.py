@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.case import flag_of
 from ..model.failures import INTERRUPTED, UsageFailure
-from ..model.report import Report
 from ..processes.resource_limits import gpus
 from ..render.terminal import note
 from .checks import check_several
@@ -42,9 +40,6 @@ _RETRIES = "How often --ray makes a check again whose worker or machine is lost"
 def sweep(
     call: Call,
     draw: Annotated[int | None, option("--draw", _DRAW, "N", min=1, max=_MOST)] = None,
-    minutes: Annotated[
-        float | None, option("--minutes", "Draw cases for so long", "M", min=0.01)
-    ] = None,
     journal: Annotated[str | None, option("--journal", _JOURNAL, "FILE")] = None,
     resume: Annotated[str | None, option("--resume", _RESUME, "FILE")] = None,
     workers: Annotated[int | None, option("--workers", _WORKERS)] = None,
@@ -54,7 +49,7 @@ def sweep(
     """Check many cases, several at a time, the cheapest first.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
-    cases. With --draw or --minutes cases are drawn from all that the target takes, of the values given where an option
+    cases. With --draw cases are drawn from all that the target takes, of the values given where an option
     is; without anything, a dozen are. A sweep that was killed goes on with --resume.
     """
     request = call.request
@@ -67,7 +62,7 @@ def sweep(
         cluster.refuse_unusable()
     if resume is not None:
         given: dict[str, Any] = {"family": request.family, "reference": request.reference}
-        given |= {"draw": draw, "minutes": minutes, "journal": journal, **request.options}
+        given |= {"draw": draw, "journal": journal, **request.options}
         asked_for = ["TARGET"] if call.target is not None else []
         for what in [*asked_for, *(flag_of(name) for name, word in given.items() if word)]:
             words = f"--resume goes on with its own cases, and {what} asks for others"
@@ -76,9 +71,9 @@ def sweep(
     how = call.setting(settings, several=True, workers=at_a_time)
     if resume is not None:
         kept = Journal.reopened(resume)
-        plan = _plan(kept.asked, how, kept.reports)
+        plan = _plan(kept.asked, how)
     else:
-        asked = _asked(call, settings, draw, minutes)
+        asked = _asked(call, settings, draw)
         plan = _plan(asked, how)
         kept = Journal.begun(asked, journal)
     with kept:
@@ -88,14 +83,8 @@ def sweep(
     return code
 
 
-def _asked(
-    call: Call, settings: Settings, draw: int | None, minutes: float | None
-) -> SweepRequest:
+def _asked(call: Call, settings: Settings, draw: int | None) -> SweepRequest:
     """What the command line asks for."""
-    if draw is not None and minutes is not None:
-        raise UsageFailure(
-            "--draw and --minutes each say which cases there are", "drop --minutes"
-        )
     fixed, varied = dict[str, Any](), dict[str, list[Any]]()
     for name, words in call.request.options.items():
         values = list(dict.fromkeys(words))
@@ -105,20 +94,17 @@ def _asked(
             fixed[name] = values[0]
         else:
             varied[name] = values
-    targets = call.targets(settings)
-    if len(targets) > 1 and minutes is not None:
-        raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
     requests = list[CheckRequest]()
-    for word in targets:
+    for word in call.targets(settings):
         whole = settings.over(replace(call.request, target=word, options=fixed))
         own = {name: value for name, value in whole.options.items() if name not in varied}
         requests.append(replace(whole, options=own))
-    return SweepRequest(tuple(requests), varied, draw, minutes)
+    return SweepRequest(tuple(requests), varied, draw)
 
 
-def _plan(asked: SweepRequest, how: Setting, kept: Sequence[Report] = ()) -> Plan:
+def _plan(asked: SweepRequest, how: Setting) -> Plan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
     takes: list[TargetSignature | None] = [None] * len(asked.requests)
     if asked.is_drawn:
         takes = list(described(asked.requests, how.timeout))
-    return sweep_plan(asked, takes, kept, how.workers)
+    return sweep_plan(asked, takes)

@@ -55,9 +55,6 @@ class Coverage(Struct, frozen=True, kw_only=True):
     held: int = 0
     missing: int = 0
     """Those in none, although nothing shows that the target does not take them."""
-    wrong_alone: tuple[str, ...] = ()
-    """Wrong cases with one property, which stands in no other case."""
-    wrong_together: tuple[str, ...] = ()
 
 
 class RefusedCase(Struct, frozen=True):

@@ -65,7 +65,6 @@ REFUSED = [
     ("strides lazy --repeat 2", 2, ("--repeat: strides runs each layout as often as it needs",)),
     ("strides soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
     ("sweep soft.py:backward --workers 0", 2, ("--workers must be at least 1, got 0",)),
-    ("sweep soft.py:backward --draw 3 --minutes 1", 2, ("--draw and --minutes each say which cases there are",)),
     ("sweep soft.py:backward --resume a.jsonl", 2, ("--resume goes on with its own cases",)),
     ("sweep soft.py:backward --journal no/such.jsonl", 2, ("--journal no/such.jsonl: cannot be opened",)),
     ("shrink soft.py:doubled_dq --inputs a.pt", 2, ("--inputs: only a case whose values are drawn",)),

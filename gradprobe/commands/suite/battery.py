@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import command_line
+from ...model.case import flag_of
 from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
+from ...model.layout_run import MATCH
 from .case_factors import (
     FIRST_PAIRS,
     SPECIAL,
     WIDE,
     Factors,
-    Level,
     factors_of,
     found_by_trying,
-    set_by,
+    is_set_by_it,
     why_not_taken,
 )
 from .checking import Setting
@@ -35,28 +35,21 @@ _ON_ONE_GPU = 8
 _MOST = 1_000_000
 # Pairs of which the simplest case is made at once, and how often.
 _AT_ONCE, _TIMES = 20, 6
-_RIGHT, _WRONG, _UNTAKEN = "right", "wrong", "not taken"
 
 Came = Mapping[str, CheckOutcome]
 """What came of checks, by their titles."""
 Round = Generator[Sequence[PlannedCheck], CheckOutcome, Came]
 
 
-def refuse_unknown_battery(word: str) -> None:
-    """Raises UsageFailure where --battery has a word that it does not know."""
+def refuse_battery(word: str, options: Iterable[str]) -> None:
+    """Raises UsageFailure where --battery has a word that it does not know, or an option was given that it sets."""
     if word not in BATTERIES:
         known = [name for name in BATTERIES if name != AUTO]
         way_out = did_you_mean(word, known, "") or "alone it is pairs"
         raise UsageFailure(f"--battery takes {' or '.join(known)}, got {word!r}", way_out)
-
-
-def refuse_set_by_it(options: Mapping[str, Any]) -> None:
-    """Raises UsageFailure where an option was given that a case of a battery sets."""
-    for name, value in options.items():
-        if what := set_by(name):
-            option = command_line("", "", {name: value}).split(maxsplit=1)[1]
-            way_out = "drop it, or check that case without --battery"
-            raise UsageFailure(f"{option}: {what} of --battery sets it", way_out)
+    for name in filter(is_set_by_it, options):
+        way_out = "drop it, or check that case without --battery"
+        raise UsageFailure(f"{flag_of(name)}: --battery sets it", way_out)
 
 
 def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Plan, Setting]:
@@ -67,7 +60,7 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     Args:
         word: one of model.documents.BATTERIES.
     """
-    own = {name: value for name, value in request.options.items() if not set_by(name)}
+    own = {name: value for name, value in request.options.items() if not is_set_by_it(name)}
     request = replace(request, options=own)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
@@ -75,9 +68,8 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     on_gpu, cores = takes.device == "cuda", len(os.sched_getaffinity(0))
     factors = factors_of(takes, request.options, on_gpu=on_gpu)
     workers = min(cores, _ON_ONE_GPU) if on_gpu else cores
-    return Battery(factors, request, is_quick=word == QUICK).plan, replace(
-        setting, workers=workers
-    )
+    battery = Battery(factors, request, is_quick=word == QUICK)
+    return battery.plan, replace(setting, workers=workers)
 
 
 class Battery:
@@ -95,19 +87,16 @@ class Battery:
         self, factors: Factors, request: CheckRequest, *, is_quick: bool = False
     ) -> None:
         self._factors, self._request, self._is_quick = factors, request, is_quick
-        self._came: dict[Row, str] = {}
-        """_RIGHT, _WRONG or _UNTAKEN, of each row that was made."""
+        self._came: dict[Row, bool | None] = {}
+        """Whether each row that was made is right; None of one that is not taken."""
         self._out = set[frozenset[Place]]()
         """Levels and pairs that stand in no further case."""
-        self._wrong_alone: list[str] = []
-        self._wrong_together: list[str] = []
-        self._is_combined = False
         self._count = 0
-        steps = self._steps()
         untaken = [*factors.lacking]
         for level in SPECIAL:
             if why := why_not_taken(level, factors.takes):
                 untaken.append((level.name, why))
+        steps = self._steps()
         self.plan = Plan(
             list(next(steps)),
             steps,
@@ -119,37 +108,29 @@ class Battery:
 
     def _steps(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
         (plain,) = (yield from _round([self._check("as it is", self._factors.plain)])).values()
-        case = plain.report.case
-        if plain.verdict == "match" and case is not None:
+        case, properties = plain.report.case, 0
+        if plain.verdict == MATCH and case is not None:
             self._factors = self._factors.around(case)
             yield from self._alone()
-            if self._came.get(self._simplest_row) == _RIGHT and not self._is_quick:
-                self._is_combined = True
+            if self._is_quick:
+                return
+            if self._came.get(self._simplest_row):
+                properties = len(self._factors.each)
                 yield from self._array()
                 yield from self._apart()
-        if not (self._is_quick and self._came):
-            self.plan.coverage = self._coverage
+        self.plan.coverage = self._coverage(properties)
 
-    @property
-    def _coverage(self) -> Coverage:
+    def _coverage(self, properties: int) -> Coverage:
         """What the rows that were taken hold."""
-        alone, together = tuple(self._wrong_alone), tuple(self._wrong_together)
-        if not self._is_combined:
-            return Coverage(strength=PAIRS, properties=0, wrong_alone=alone)
+        if not properties:
+            return Coverage(strength=PAIRS, properties=0)
         space, held, missing = self.space, set[frozenset[Place]](), 0
-        for row, came in self._came.items():
-            if came != _UNTAKEN:
+        for row, is_right in self._came.items():
+            if is_right is not None:
                 held |= standing(row)
         for pair in space.pairs():
             missing += pair not in held and simplest(space, pair) is not None
-        return Coverage(
-            strength=PAIRS,
-            properties=len(self._factors.each),
-            held=len(held),
-            missing=missing,
-            wrong_alone=alone,
-            wrong_together=together,
-        )
+        return Coverage(strength=PAIRS, properties=properties, held=len(held), missing=missing)
 
     @property
     def space(self) -> Space:
@@ -172,13 +153,10 @@ class Battery:
         found = {}
         for level, row in rows.items():
             outcome = came[self._title(row)]
-            if outcome.verdict == "match" and outcome.report.case is not None:
+            if outcome.verdict == MATCH and outcome.report.case is not None:
                 found[level] = found_by_trying(outcome.report.case)
-                continue
-            if row != self._simplest_row:
+            elif row != self._simplest_row:
                 self._out.add(frozenset([level]))
-            if self._came[row] == _WRONG:
-                self._wrong_alone.append(self._factors.title(row))
         self._factors = replace(self._factors, found=found)
         return came
 
@@ -192,16 +170,15 @@ class Battery:
     def _beside(self) -> list[PlannedCheck]:
         """What no pair shows, as the target takes it."""
         takes, factors = self._factors.takes, self._factors
-
-        def is_taken(level: Level) -> bool:
-            return level.family in ("", takes.family) and not why_not_taken(level, takes)
-
-        taken = filter(is_taken, [*SPECIAL, *([WIDE] if self._is_quick else [])])
-        return [self._check(level.name, factors.special(level)) for level in taken]
+        checks = []
+        for level in (*SPECIAL, *([WIDE] if self._is_quick else [])):
+            if level.family in ("", takes.family) and not why_not_taken(level, takes):
+                checks.append(self._check(level.name, factors.special(level)))
+        return checks
 
     def _array(self) -> Round:
         """What stands in no right row yet, in few rows."""
-        right = [row for row, came in self._came.items() if came == _RIGHT]
+        right = [row for row, is_right in self._came.items() if is_right]
         return (yield from self._make(covering(self.space, right)))
 
     def _apart(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
@@ -210,11 +187,7 @@ class Battery:
         for _ in range(_TIMES):
             rows = self._suspects()
             yield from self._make(row for row in rows.values() if row not in self._came)
-            for pair, row in rows.items():
-                if self._came.get(row) != _RIGHT:
-                    self._out.add(pair)
-                if self._came.get(row) == _WRONG:
-                    self._wrong_together.append(self._factors.title(row))
+            self._out |= {pair for pair, row in rows.items() if not self._came.get(row)}
             found |= bool(rows)
         if found:
             yield from self._array()
@@ -222,8 +195,8 @@ class Battery:
     def _suspects(self) -> dict[frozenset[Place], Row]:
         """Pairs that stand in no right row, each with its simplest row: those in most unexplained rows first."""
         space, right, counts = self.space, set[frozenset[Place]](), Counter[frozenset[Place]]()
-        for row, came in self._came.items():
-            if came == _RIGHT:
+        for row, is_right in self._came.items():
+            if is_right:
                 right |= standing(row)
             elif not any(known <= set(enumerate(row)) for known in self._out):
                 counts.update(sorted(standing(row), key=sorted))
@@ -234,19 +207,20 @@ class Battery:
         return rows
 
     def _make(self, rows: Iterable[Row], beside: Sequence[PlannedCheck] = ()) -> Round:
-        checks = {row: self._row_check(row) for row in dict.fromkeys(rows)}
+        checks = {}
+        for row in dict.fromkeys(rows):
+            # With poison an element that is never written shows.
+            options = {"poison": True, **self._factors.options(row)}
+            checks[row] = self._check(
+                self._factors.title(row), options, self._factors.beyond(row)
+            )
         came = yield from _round([*checks.values(), *beside])
         for row, check in checks.items():
-            self._came[row] = _word(came[check.title])
+            self._came[row] = _is_right(came[check.title])
         return came
 
     def _title(self, row: Row) -> str:
         return f"battery: {self._factors.title(row)}"
-
-    def _row_check(self, row: Row) -> PlannedCheck:
-        # With poison an element that is never written shows.
-        options = {"poison": True, **self._factors.options(row)}
-        return self._check(self._factors.title(row), options, self._factors.beyond(row))
 
     def _check(self, name: str, options: Mapping[str, Any], beyond: str = "") -> PlannedCheck:
         # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
@@ -267,8 +241,8 @@ def _round(checks: Sequence[PlannedCheck]) -> Round:
     return came
 
 
-def _word(outcome: CheckOutcome) -> str:
+def _is_right(outcome: CheckOutcome) -> bool | None:
     # What is an error only where nobody said that it is taken is not taken either.
     if outcome.is_refused or outcome.report.is_warning:
-        return _UNTAKEN
-    return _RIGHT if outcome.verdict == "match" else _WRONG
+        return None
+    return outcome.verdict == MATCH

@@ -429,19 +429,8 @@ def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) 
     return bool(level.options) and level.options.items() <= always.items()
 
 
-def set_by(option: str) -> str:
-    """What of a battery sets an option; "" where nothing does, and it may be given beside.
-
-    A dtype that is given is that of all.
-    """
-    if option == "dtype":
-        return ""
-    if option in _OWN:
-        return "every case"
-    for factor in FACTORS:
-        if any(option in level.options for level in factor.levels):
-            return f"the property {factor.name}"
-    for level in SPECIAL:
-        if option in level.options:
-            return f"the case with {level.name}"
-    return ""
+def is_set_by_it(option: str) -> bool:
+    """Whether some case of a battery sets an option; a dtype that is given is that of all."""
+    levels = [level for factor in FACTORS for level in factor.levels]
+    in_some = any(option in level.options for level in (*levels, *SPECIAL))
+    return option != "dtype" and (option in _OWN or in_some)

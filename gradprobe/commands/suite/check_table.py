@@ -237,10 +237,6 @@ def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
         words = "the case without any option is not right, so nothing was combined"
         yield from folded(words, columns)
         return
-    for words, titles in (("alone", coverage.wrong_alone), ("together", coverage.wrong_together)):
-        if titles:
-            told = f"left out of later cases, since wrong {words}: {', '.join(titles)}"
-            yield from folded(told, columns)
     name = "pair" if coverage.strength == 2 else "triple"
     words = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
     if coverage.missing:

@@ -24,8 +24,6 @@ from .plan import PlannedCheck
 
 SCHEMA = "gradprobe.sweep/1"
 DEFAULT = FOLDER / "sweep.jsonl"
-# Sweeps of one folder at a time that keep what they come to.
-_MOST = 100
 _ANEW = "sweep again, from the beginning"
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure)
 
@@ -40,15 +38,12 @@ class SweepRequest:
     """The values that an option was given, where they are several."""
     draw: int | None = None
     """How many cases are drawn."""
-    minutes: float | None = None
-    """For how long cases are drawn."""
 
     @property
     def is_drawn(self) -> bool:
         """Whether the cases are drawn from all that a target takes: a dozen, where nothing says which there are."""
         has_values = any("inputs" in request.options for request in self.requests)
-        is_silent = not (self.varied or has_values)
-        return is_silent or self.draw is not None or self.minutes is not None
+        return self.draw is not None or not (self.varied or has_values)
 
 
 class Journal:
@@ -64,7 +59,7 @@ class Journal:
 
     @classmethod
     def begun(cls, asked: SweepRequest, file: str | None) -> Journal:
-        """A new one in the place of what is there; without a name, one in this folder's own that nobody writes.
+        """A new one in the place of what is there; without a name, this folder's own.
 
         Raises:
             UsageFailure: it cannot be written, or another sweep writes it.
@@ -149,14 +144,12 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
 
 
 def _unnamed() -> tuple[IO[bytes], str]:
-    """The first journal of this folder's own that no other sweep writes; none where the folder cannot be written."""
-    with contextlib.suppress(OSError):
+    """This folder's own; none where that cannot be written, or another sweep writes it."""
+    try:
         make_folder()
-        for number in range(1, _MOST):
-            path = DEFAULT if number == 1 else DEFAULT.with_stem(f"{DEFAULT.stem}-{number}")
-            with contextlib.suppress(BlockingIOError):
-                return _locked(path, "ab"), str(path)
-    return open(os.devnull, "ab"), ""
+        return _locked(DEFAULT, "ab"), str(DEFAULT)
+    except OSError:
+        return open(os.devnull, "ab"), ""
 
 
 def _named(file: str, mode: str) -> IO[bytes]:

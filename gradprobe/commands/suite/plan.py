@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
-from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
 from ...model.report import Report
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -68,15 +64,10 @@ class PlannedCheck:
 
     @property
     def case_line(self) -> str:
-        """The target and its case, as far as the words say: before anything is imported that could say more."""
+        """The target and the options of its case, before anything is imported that could say more."""
         given = self.request.options.items()
         options = {name: word for name, word in given if not isinstance(word, list)}
-        sizes = {"batch": Case.batch, "heads": Case.heads, "seqlen": Case.seqlen_q}
-        sizes["head_dim"] = Case.head_dim
-        if {"seqlen_q", "seqlen_k", "cu_seqlens"} & options.keys():
-            del sizes["seqlen"]
-        known = {} if "inputs" in options else {**sizes, "dtype": Case.dtype}
-        return f"{self.request.target}  {' '.join(titled({**known, **options}))}"
+        return f"{self.request.target}  {' '.join(titled(options))}".rstrip()
 
     @property
     def repro_command(self) -> str:
@@ -96,30 +87,8 @@ class PlannedCheck:
         return command_line(command, request.target, request.options, words)
 
 
-Steps = Generator[Sequence[Item], Result, Any]
-"""What a plan goes on with: it yields the items to add, and is sent each result as it comes."""
-
-
-def follow(
-    items: list[Item],
-    steps: Steps[Item, Result] | None,
-    each: Callable[[list[Item]], Iterator[Result]],
-) -> Iterator[Result]:
-    """The results of items, and of those that steps add to the list by what came so far.
-
-    Where the steps end, what they asked for is still made. Closed early, it makes nothing more.
-
-    Args:
-        items: what the steps began with: `list(next(steps))`.
-        each: `run_each`, `check_each` or the like: makes the items of a list that may grow behind its end.
-    """
-    for result in each(items):
-        if steps is not None:
-            try:
-                items += steps.send(result)
-            except StopIteration:
-                steps = None
-        yield result
+Steps = Generator[Sequence[PlannedCheck], Any, Any]
+"""What a plan goes on with: it yields the checks to add, and is sent each CheckOutcome as it comes."""
 
 
 @dataclass
@@ -128,8 +97,8 @@ class Plan:
 
     checks: list[PlannedCheck] = field(default_factory=list)
     """Those that are known; grows behind its end."""
-    steps: Steps[PlannedCheck, Any] | None = None
-    """What adds others; it is sent each CheckOutcome."""
+    steps: Steps | None = None
+    """What adds others, begun with the first of `checks`."""
     is_own: bool = False
     """Whether nobody asked for its cases by name: then no error is what a target refuses, nor an accident in what none
     of its parameters tells."""
@@ -141,13 +110,20 @@ class Plan:
     """Such as those of checks that are added may be."""
     coverage: Coverage | None = None
     """Which combinations all of them hold, once all are made."""
-    clock: Callable[[], float] | None = None
-    """The share of its time that is over, where it lasts for so long."""
+
+    def add(self, outcome: Any) -> list[PlannedCheck]:
+        """The checks that the steps add by what one came to; where they end, what they asked for is still made."""
+        added = list[PlannedCheck]()
+        if self.steps is not None:
+            try:
+                added += self.steps.send(outcome)
+            except StopIteration:
+                self.steps = None
+        self.checks += added
+        return added
 
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
-        """How many are made, in words, and the share of all, by the time or by what they cost."""
-        if self.clock is not None:
-            return f"{len(done)} made", min(1.0, self.clock())
+        """How many are made, in words, and the share of all by what they cost."""
         whole, spent = (sum(each.cost for each in checks) for checks in (self.checks, done))
         return f"{len(done)} of {len(self.checks)} made", spent / whole
 

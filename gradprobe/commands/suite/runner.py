@@ -19,7 +19,7 @@ from .checking import Setting, check_each
 from .fold import folded_by_cause, with_smallest
 from .journal import Journal
 from .outcome import INTERRUPTED, CheckOutcome
-from .plan import Plan, PlannedCheck, follow
+from .plan import Plan, PlannedCheck
 
 if TYPE_CHECKING:
     from .on_ray import RayCluster
@@ -44,7 +44,6 @@ class Runner:
         self.warned: list[CheckOutcome] = []
         self.groups: tuple[FailureGroup, ...] = ()
         self._refused = 0
-        self._is_over = False
 
     @property
     def expected(self) -> int:
@@ -68,21 +67,19 @@ class Runner:
             UsageFailure: the journal holds other cases.
             KeyboardInterrupt: Ctrl-C, after all that came.
         """
-        waiting, due = dict[int, CheckOutcome](), 0
+        waiting, due, interrupt = dict[int, CheckOutcome](), 0, None
         try:
             for at, outcome in self._arriving(tick):
                 waiting[at] = outcome
                 while due in waiting:
                     yield from self._counted(waiting.pop(due))
                     due += 1
-        except KeyboardInterrupt:
-            yield from self._behind_a_gap(waiting)
-            raise
-        yield from self._behind_a_gap(waiting)
-
-    def _behind_a_gap(self, waiting: dict[int, CheckOutcome]) -> Iterator[CheckOutcome]:
+        except KeyboardInterrupt as error:
+            interrupt = error
         for at in sorted(waiting):
             yield from self._counted(waiting[at])
+        if interrupt:
+            raise interrupt
 
     def _counted(self, outcome: CheckOutcome) -> Iterator[CheckOutcome]:
         if outcome.error_kind == INTERRUPTED and outcome.verdict == FAILED:
@@ -97,27 +94,24 @@ class Runner:
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
         """Each check with its place in the plan, in whatever order they come."""
-        plan, done, places = self.plan, list[PlannedCheck](), list[int]()
+        plan, done = self.plan, list[PlannedCheck]()
+        todo, places = list[PlannedCheck](), list[int]()
         for at, planned in enumerate(plan.checks):
-            if self._journal is None or (kept := self._journal.outcome_of(planned, at)) is None:
+            kept = self._journal.outcome_of(planned, at) if self._journal else None
+            if kept is None:
+                todo.append(planned)
                 places.append(at)
             else:
                 done.append(planned)
                 yield at, self._weighed(planned, kept)
-        todo, arrived = [plan.checks[at] for at in places], list[int]()
-
-        def make(todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
-            for outcome in self._check_each(todo):
-                arrived.append(places[outcome.report.number])
-                yield self._kept(plan.checks[arrived[-1]], arrived[-1], outcome)
-
-        for outcome in follow(todo, plan.steps, make):
-            added = todo[len(places) :]
-            places += range(len(plan.checks), len(plan.checks) + len(added))
-            plan.checks += added
-            done.append(plan.checks[arrived[-1]])
+        for made in self._check_each(todo):
+            at = places[made.report.number]
+            outcome = self._kept(plan.checks[at], at, made)
+            todo += (added := plan.add(outcome))
+            places += range(len(plan.checks) - len(added), len(plan.checks))
+            done.append(plan.checks[at])
             tick(*plan.progress(done))
-            yield arrived[-1], outcome
+            yield at, outcome
 
     def _check_each(self, todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
         if self._cluster is None:
@@ -177,8 +171,7 @@ class Runner:
 
     def fold(self, closer: CheckOutcome | None = None) -> None:
         """Folds what fails, once; `closer` is what a closer look at one of them came to."""
-        if not self._is_over:
-            self._is_over = True
+        if not self.groups:
             reports = [outcome.report for outcome in self.checks]
             self.groups = folded_by_cause(reports, closer.report if closer else None)
 

@@ -1,28 +1,29 @@
-"""A sweep as a plan: every combination of the values of options, or drawn cases."""
+"""A sweep as a plan: every combination of the values of options, or cases drawn of what a target takes."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...inputs.history import CheckRequest
+from ...inputs.options import parse
 from ...model.case import Case
 from ...model.failures import UsageFailure
-from ...model.report import Report
-from .drawn_cases import drawn
+from ...model.resolution import resolve
+from .case_factors import PACKING, SOFTCAPS, Factors, Sizes, decided_by, factors_of
+from .covering import Place, Row, Space
 from .journal import SweepRequest
-from .outcome import CheckOutcome
-from .plan import Plan, PlannedCheck, Steps, titled
+from .plan import Plan, PlannedCheck, titled
 from .takes import TargetSignature
 
 # Of combinations: days of checks.
 LARGEST = 10_000
-# Cases that are drawn together, and then put in order; and those of a sweep that says nothing of its cases.
-_BATCH, _DOZEN = 64, 12
+# The cases of a sweep that says nothing of them; draws of one case before it is said that none suits.
+_DOZEN, _DRAWS = 12, 1000
 
 
 def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -39,17 +40,11 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, row, strict=True)) for row in rows]
 
 
-def sweep_plan(
-    asked: SweepRequest,
-    takes: Sequence[TargetSignature | None],
-    kept: Sequence[Report] = (),
-    workers: int = 1,
-) -> Plan:
-    """The cases of a sweep, the cheapest first; of one by minutes, more while it lasts.
+def sweep_plan(asked: SweepRequest, takes: Sequence[TargetSignature | None]) -> Plan:
+    """The cases of a sweep, of each target the cheapest first.
 
     Args:
         takes: what each target takes; None of one that is not asked for, or that cannot be imported.
-        kept: what was made of it before.
 
     Raises:
         UsageFailure: there are too many cases, or none.
@@ -57,16 +52,12 @@ def sweep_plan(
     is_open = not any("recover" in request.options for request in asked.requests)
     plan = Plan(is_own=asked.is_drawn, looks_closer=asked.is_drawn and is_open)
     for request, taken in zip(asked.requests, takes, strict=True):
-        if not asked.is_drawn or taken is None:
-            # One that cannot be imported is asked once, and says why.
-            values = {} if asked.is_drawn else asked.varied
-            plan.checks += _combined(asked, request, values, len(plan.checks))
-            continue
-        cases = _drawn(asked, request, taken)
-        if asked.minutes is not None:
-            _last_minutes(plan, asked.minutes, cases, kept, workers)
-        else:
-            plan.checks += _cheapest_first(itertools.islice(cases, asked.draw or _DOZEN))
+        first = len(plan.checks)
+        if asked.is_drawn and taken is not None:
+            added = _drawn(asked, request, taken)
+        else:  # one that cannot be imported is asked once, and says why
+            added = _combined(asked, request, {} if asked.is_drawn else asked.varied, first)
+        plan.checks += sorted(added, key=lambda planned: planned.cost)
     return plan
 
 
@@ -77,13 +68,11 @@ def _title(asked: SweepRequest, request: CheckRequest, name: str) -> str:
 
 def _combined(
     asked: SweepRequest, request: CheckRequest, values: Mapping[str, Sequence[Any]], first: int
-) -> list[PlannedCheck]:
-    added = list[PlannedCheck]()
+) -> Iterator[PlannedCheck]:
     for number, options in enumerate(combinations(values), first):
         whole = replace(request, options={**request.options, **options})
         title = _title(asked, request, " ".join(titled(options)))
-        added.append(PlannedCheck(title, whole, number=number, cost=cost(whole.options)))
-    return _cheapest_first(added)
+        yield PlannedCheck(title, whole, number=number, cost=cost(whole.options))
 
 
 def _drawn(
@@ -92,44 +81,10 @@ def _drawn(
     """Cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
     fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
     given = {"recover": [False], **fixed, **asked.varied}
-    for case in drawn(taken, given, request.options.get("seed", 0)):
+    cases = drawn(taken, given, request.options.get("seed", 0))
+    for case in itertools.islice(cases, asked.draw or _DOZEN):
         title, whole = _title(asked, request, case.title), replace(request, options=case.options)
         yield PlannedCheck(title, whole, cost=cost(case.options), beyond=case.beyond)
-
-
-def _last_minutes(
-    plan: Plan,
-    minutes: float,
-    cases: Iterator[PlannedCheck],
-    kept: Sequence[Report],
-    workers: int,
-) -> None:
-    """Has a plan draw on while the minutes last that it has not spent yet."""
-    seconds, sample = 60.0 * minutes, _cheapest_first(itertools.islice(cases, _BATCH))
-    stream = itertools.chain(sample, _in_batches(cases))
-    spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
-    until = time.monotonic() + seconds - spent
-    last = max((report.number for report in kept), default=-1)
-    plan.checks += itertools.islice(stream, last + 1 + 2 * workers)
-    plan.titles = [check.title for check in sample]
-    plan.clock = lambda: 1.0 - (until - time.monotonic()) / seconds
-
-    def steps() -> Steps[PlannedCheck, CheckOutcome]:
-        yield ()
-        while time.monotonic() < until:
-            yield list(itertools.islice(stream, 1))
-
-    plan.steps = steps()
-    next(plan.steps)
-
-
-def _in_batches(stream: Iterator[PlannedCheck]) -> Iterator[PlannedCheck]:
-    while batch := _cheapest_first(itertools.islice(stream, _BATCH)):
-        yield from batch
-
-
-def _cheapest_first(checks: Iterable[PlannedCheck]) -> list[PlannedCheck]:
-    return sorted(checks, key=lambda planned: planned.cost)
 
 
 def cost(options: Mapping[str, Any]) -> float:
@@ -140,3 +95,86 @@ def cost(options: Mapping[str, Any]) -> float:
     heads = options.get("heads", Case.heads) * (1 if packed else options.get("batch", Case.batch))
     tiles = math.ceil(rows / Case.block_m) * math.ceil(keys / Case.block_n)
     return 1.0 + float(heads * tiles) / 16
+
+
+@dataclass(frozen=True)
+class DrawnCase:
+    """A case that was drawn for a target."""
+
+    title: str
+    options: Mapping[str, Any]
+    beyond: str
+
+
+def drawn(
+    takes: TargetSignature, given: Mapping[str, Sequence[Any]], seed: int
+) -> Iterator[DrawnCase]:
+    """Cases that a target may take, the same for a seed and none twice, until there are no others.
+
+    Args:
+        given: the values that options of the command line are drawn from; all else is drawn as the target takes it.
+
+    Raises:
+        UsageFailure: no case has such options.
+    """
+    factors, seen = factors_of(takes, given), set[str]()
+    while True:
+        for attempt in range(_DRAWS):
+            rng = random.Random(f"{seed}:{len(seen)}:{attempt}")
+            case = _drawn_case(factors, given, rng)
+            if case.title not in seen and case_of(case.options, takes) is not None:
+                seen.add(case.title)
+                seeded = {"seed": rng.randrange(1 << 16), **case.options}
+                yield replace(case, options=seeded)
+                break
+        else:
+            if seen:
+                return
+            words = "sweep: this target takes no case with these options"
+            raise UsageFailure(words, "give fewer, or more values for them")
+
+
+def _drawn_case(
+    factors: Factors, given: Mapping[str, Sequence[Any]], rng: random.Random
+) -> DrawnCase:
+    chosen = {name: rng.choice(words) for name, words in given.items()}
+    decided, row = decided_by(given), _drawn_row(factors.space, rng)
+    sizes = Sizes(_drawn_length(rng), rng.choice((1, 2, 3)))
+    options, extra = factors.options(row, sizes), list[str]()
+    if options.get("pattern") == "normal" and rng.random() < 0.25:
+        options["pattern"] = rng.choice(("wide", "offset", "lowrank"))
+        extra.append(options["pattern"])
+    told = {name: word for name, word in chosen.items() if len(given[name]) > 1}
+    told |= {"heads": options["heads"]} if "heads" not in decided else {}
+    options = {name: word for name, word in options.items() if name not in decided} | chosen
+    if "softcap" in options and "softcap" not in chosen:
+        options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
+    of_row = factors.title(row, Sizes() if "seqlen" in decided else sizes)
+    title = " ".join([*titled(told), *([] if of_row == "simplest" else [of_row]), *extra])
+    return DrawnCase(title or of_row, options, factors.beyond(row))
+
+
+def _drawn_row(space: Space, rng: random.Random) -> Row:
+    """Levels that may stand together, half of them the simplest."""
+    row = list[Place]()
+    for factor in range(len(space.counts)):
+        level = rng.choice((0, rng.randrange(space.counts[factor])))
+        row.append((factor, level if space.allows((factor, level), row) else 0))
+    return tuple(level for _, level in row)
+
+
+def _drawn_length(rng: random.Random) -> int:
+    """Below a tile, a multiple of one, and one more or less; seldom more than two tiles of 64."""
+    tile = rng.choice((16, 16, 32, 32, 64, 128))
+    lengths = (rng.randrange(1, 16), tile, tile - 1, tile + 1, rng.randrange(1, 2 * tile))
+    return rng.choice(lengths)
+
+
+def case_of(options: Mapping[str, Any], takes: TargetSignature) -> Case | None:
+    """The case of options; None where there is none."""
+    takes_bias, packs = "bias" in takes.names, bool(PACKING & takes.required)
+    words = {**parse(options), "device": "cpu"}
+    try:
+        return resolve(words, takes.family, takes_bias=takes_bias, packs=packs)
+    except UsageFailure:
+        return None

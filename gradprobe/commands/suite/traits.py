@@ -53,17 +53,21 @@ class Instance:
         return cls(number, tuple(dict.fromkeys(itertools.chain(*told))))
 
 
+def _compared(axis: str, name: str, size: int, other: str, than: int) -> Iterator[Trait]:
+    """How one size stands to another."""
+    if size != than:
+        yield axis, f"{name} {'<' if size < than else '>'} {other}"
+    yield axis, f"{name} {'=' if size == than else '!='} {other}"
+
+
 def _of_lengths(case: Case, square: bool) -> Iterator[Trait]:
     rows, keys = case.seqlen_q, case.seqlen_k
-    if rows != keys:
-        yield "shape", "Lq < Lk" if rows < keys else "Lq > Lk"
-    yield "shape", "Lq = Lk" if rows == keys else "Lq != Lk"
+    yield from _compared("shape", "Lq", rows, "Lk", keys)
     for name, length in (("L", rows),) if square else (("Lq", rows), ("Lk", keys)):
-        yield f"{name} length", f"{name} = {length}"
-        for tile in _TILES:
-            yield f"{name} length", f"{name} {'no' if length % tile else 'a'} multiple of {tile}"
-        for tile in _TILES:
-            yield f"{name} length", f"{name} {'<' if length < tile else '>='} {tile}"
+        axis = f"{name} length"
+        yield axis, f"{name} = {length}"
+        yield from ((axis, f"{name} {'no' if length % t else 'a'} multiple of {t}") for t in _TILES)
+        yield from ((axis, f"{name} {'<' if length < tile else '>='} {tile}") for tile in _TILES)
 
 
 def _of_heads(case: Case) -> Iterator[Trait]:
@@ -73,14 +77,11 @@ def _of_heads(case: Case) -> Iterator[Trait]:
     yield "groups", "fewer key heads than heads" if grouped else "as many key heads as heads"
     yield "heads", f"H = {case.heads}"
     yield "heads", "one head" if case.heads == 1 else "several heads"
-    dim, value = case.head_dim, case.head_dim_v
+    dim = case.head_dim
     yield "head dim", f"D = {dim}"
     yield "head dim", f"D {'no' if dim & (dim - 1) else 'a'} power of two"
-    for tile in _TILES:
-        yield "head dim", f"D {'<' if dim < tile else '>='} {tile}"
-    if value != dim:
-        yield "value dim", "Dv < D" if value < dim else "Dv > D"
-    yield "value dim", "Dv = D" if value == dim else "Dv != D"
+    yield from (("head dim", f"D {'<' if dim < tile else '>='} {tile}") for tile in _TILES)
+    yield from _compared("value dim", "Dv", case.head_dim_v, "D", dim)
 
 
 def _of_options(case: Case) -> Iterator[Trait]:
@@ -92,10 +93,8 @@ def _of_options(case: Case) -> Iterator[Trait]:
             yield axis, f"{axis} {sign}{words}"
     for name, title in _SWITCHED.items():
         bare = title.removeprefix("a ")
-        yield (
-            bare.removesuffix(" mask") if name == "causal" else bare,
-            (title if getattr(case, name) else f"no {bare}"),
-        )
+        axis = bare.removesuffix(" mask") if name == "causal" else bare
+        yield axis, title if getattr(case, name) else f"no {bare}"
     if case.dtype != "float32":
         yield "dtype", "a dtype of 16 bits"
     if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):
@@ -155,9 +154,10 @@ def _sharpest(failing: Sequence[Instance], matching: Sequence[Instance]) -> list
         common = [trait for trait in common if trait in case.traits]
     if _count(failing) == 1:  # a number of its own is nothing that it has in common
         common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
+    counts = {trait: len(_having(trait, matching)) for trait in common}
     found: dict[str, Trait] = {}
-    for trait in sorted(common, key=lambda trait: len(_having(trait, matching))):
-        if len(_having(trait, matching)) < len(matching):
+    for trait in sorted(common, key=lambda trait: counts[trait]):
+        if counts[trait] < len(matching):
             found.setdefault(trait[0], trait)
     return [trait for trait in common if trait in found.values()]
 
@@ -178,10 +178,8 @@ def _joined(
     tables = math.comb(_count([*failing, *matching]), _count(failing))
     matches = [set(case.traits) for case in matching]
     for size in range(2, _JOINED + 1):
-        found = []
-        for some in itertools.combinations(traits, size):
-            if not any(map(set(some).issubset, matches)):
-                found.append(some)
+        choices = itertools.combinations(traits, size)
+        found = [some for some in choices if not any(map(set(some).issubset, matches))]
         if found:
             is_told = len(found) == 1 and math.comb(len(traits), size) <= _CHANCE * tables
             return found[0] if is_told else ()

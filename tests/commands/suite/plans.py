@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from gradprobe.commands.suite.battery import Battery
 from gradprobe.commands.suite.case_factors import factors_of
-from gradprobe.commands.suite.plan import PlannedCheck, follow
+from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.case import Case
@@ -43,21 +43,17 @@ def ended(verdict=lambda options: "match", case=None, takes=TAKES, *, is_quick=F
     """All rounds of a target of which `verdict` says match, mismatch, refused or warning, by its options."""
     request = CheckRequest("t", None, None, {})
     battery = Battery(factors_of(takes), request, is_quick=is_quick)
-    found, asked = Ended(battery), [*battery.plan.checks]
+    found, todo = Ended(battery), [*battery.plan.checks]
     found.rounds.append([])
-
-    def each(checks):
-        for check in checks:
-            title = check.title.removeprefix("battery: ")
-            found.rounds[-1].append(title)
-            found.options[title] = check.request.options
-            if check is checks[-1]:
-                found.rounds.append([])
-            yield came(check.title, verdict(check.request.options), case)
-
-    for _ in follow(asked, battery.plan.steps, each):
-        pass
-    found.rounds.pop()
+    for check in todo:
+        title = check.title.removeprefix("battery: ")
+        found.rounds[-1].append(title)
+        found.options[title] = check.request.options
+        todo += (
+            added := battery.plan.add(came(check.title, verdict(check.request.options), case))
+        )
+        if added:
+            found.rounds.append([])
     return found
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import SPECIAL, factors_of, set_by
+from gradprobe.commands.suite.case_factors import SPECIAL, factors_of, is_set_by_it
 from gradprobe.commands.suite.covering import covering
-from gradprobe.commands.suite.drawn_cases import case_of, drawn
+from gradprobe.commands.suite.sweep import case_of, drawn
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
@@ -198,12 +198,8 @@ def test_every_score_near_minus_120_lies_below_what_exp_can_hold():
         assert float((values["q"] @ values["k"].mT * case.scale).max()) + 4 < -88.7
 
 
-def test_an_option_that_a_case_sets_says_which_and_one_that_none_sets_is_free():
-    assert set_by("window") == "the property mask"
-    assert set_by("pattern") == "the property logits"
-    assert set_by("seqlen") == "every case"
-    assert set_by("repeat") == "the case with four calls, memory full of NaN or 7.0"
-    free = {option.name for option in OPTIONS if not set_by(option.name)}
+def test_an_option_that_no_case_sets_is_free():
+    free = {option.name for option in OPTIONS if not is_set_by_it(option.name)}
     words = (
         "dtype seed device dots recover ranks shards strict shapes inplace as_cuda arch untested window_as mask_as "
         "lse_as bias_axes bias_rank mask_axes mask_rank implied"

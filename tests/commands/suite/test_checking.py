@@ -24,16 +24,13 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "B=2 H=3 L=72 D=24 float32"),
-        ({"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"}, "B=2 H=4 D=24 float16 Lq=8 causal"),
-        ({"cu_seqlens": "0,5,9", "runs": ["distinct"]}, "B=2 H=3 D=24 float32 cu-seqlens=0,5,9"),
-        ({"inputs": "real.pt"}, "inputs=real.pt"),
+        ({}, ""),
+        ({"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"}, "  Lq=8 H=4 causal float16"),
+        ({"cu_seqlens": "0,5,9", "runs": ["distinct"]}, "  cu-seqlens=0,5,9"),
     ],
 )  # fmt: skip
 def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
-    assert (
-        PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
-    )
+    assert PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy{line}"
 
 
 @pytest.mark.parametrize(

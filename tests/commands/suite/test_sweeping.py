@@ -1,11 +1,9 @@
 """Sweeps that are killed, torn and resumed: the same checks in the same order, none of them made twice."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
@@ -49,7 +47,7 @@ class Bench:
 
 def run(asked, journal, bench, told=lambda words, share: None):
     """The titles and numbers of what came out, in order."""
-    runner, found = Runner(sweep_plan(asked, [TAKES], journal.reports), Setting(), journal), []
+    runner, found = Runner(sweep_plan(asked, [TAKES]), Setting(), journal), []
     runner._check_each = bench
     try:
         for outcome in runner.outcomes(told):
@@ -97,30 +95,6 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     assert costs == sorted(costs)
 
 
-def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
-    now, shares = [0.0], []
-    monkeypatch.setattr("gradprobe.commands.suite.sweep.time.monotonic", lambda: now[0])
-    asked = SweepRequest((REQUEST,), {}, minutes=1.0)
-
-    def slow(plan):
-        for at, planned in enumerate(plan):
-            now[0] += 10
-            checked = made(planned, at)
-            yield replace(
-                checked, report=structs.replace(checked.report, seconds={"total": 10.0})
-            )
-
-    with Journal.begun(asked, "minutes.jsonl") as journal:
-        found = run(asked, journal, slow, lambda words, share: shares.append(share))
-    assert len(found) == 7, "six in a minute, and what was planned by then"
-    assert shares[:3] == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    lines = Path("minutes.jsonl").read_text().splitlines(keepends=True)
-    Path("minutes.jsonl").write_text("".join(lines[:4]))
-    now[0] = 500.0
-    with Journal.reopened("minutes.jsonl") as journal:
-        assert run(asked, journal, slow) == found
-
-
 def test_what_is_no_journal_or_of_another_source_is_refused(folder):
     with Journal.begun(DRAWN, "a.jsonl") as journal:
         run(DRAWN, journal, Bench(3))
@@ -137,11 +111,9 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
         Journal.reopened("none.jsonl")
 
 
-def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart():
+def test_a_sweep_beside_another_of_its_folder_keeps_no_journal():
     with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
-        assert (one.file, other.file) == (str(DEFAULT), ".gradprobe/sweep-2.jsonl")
-    with Journal.begun(DRAWN, None) as again:
-        assert again.file == str(DEFAULT)
+        assert (one.file, other.file) == (str(DEFAULT), "")
 
 
 def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
