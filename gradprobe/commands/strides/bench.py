@@ -48,6 +48,7 @@ from .trials import (
     LayoutTrial,
     PlannedTrial,
     is_failing,
+    weighed,
 )
 
 if TYPE_CHECKING:
@@ -105,7 +106,16 @@ class Bench:
         except NoRoom as failure:
             run = self._refused(trial, str(failure))
         severity = ERROR if is_failing(run) else None
-        return structs.replace(run, tried=trial.as_told, severity=severity)
+        run = structs.replace(run, tried=trial.as_told, severity=severity)
+        is_strict, shapes = self.experiment.case.strict, self.shapes()
+        return weighed(run, trial, lambda other: self._is_right(trial, other), is_strict, shapes)
+
+    def _is_right(self, trial: LayoutTrial, other: LayoutTrial) -> bool:
+        """Whether another trial of the values of one is right."""
+        try:
+            return (self._base(trial).run if other == FIRST else self.run(other)).verdict == MATCH
+        except TargetFailure:
+            return False
 
     def contiguous(self) -> MeasuredRun:
         """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""

@@ -47,7 +47,7 @@ class _Survey:
     trials: tuple[LayoutTrial, ...]
     repro_command: str
     again: Checks
-    """What runs a layout without its hazard."""
+    """What runs a layout without the hazard with which it ended its process."""
     start: float
     runs: list[Run] = field(default_factory=list)
     lost_device: bool = False
@@ -58,14 +58,14 @@ class _Survey:
     def add(self, outcome: CheckOutcome) -> None:
         trial, error = self.trials[len(self.runs)], outcome.report.error
         if error is None:
-            run = outcome.report.runs[0]
-        else:
-            self.lost_device |= error.kind == DEVICE
-            words = error.words or error.message
-            for finding in error.memory[:1]:  # which is told by itself
-                words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
-            told: dict[str, Any] = {"layout": trial.title, "tried": trial.as_told}
-            run = Run(verdict=FAILED, error=words, memory=error.memory, severity=ERROR, **told)
+            self.runs.append(outcome.report.runs[0])
+            return
+        self.lost_device |= error.kind == DEVICE
+        words = error.words or error.message
+        for finding in error.memory[:1]:  # which is told by itself
+            words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
+        told: dict[str, Any] = {"layout": trial.title, "tried": trial.as_told}
+        run = Run(verdict=FAILED, error=words, memory=error.memory, severity=ERROR, **told)
         is_strict = bool(self.first.request.options.get("strict"))
         self.runs.append(weighed(run, trial, self._is_right, is_strict, self.first.shapes))
 

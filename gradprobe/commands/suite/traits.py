@@ -66,7 +66,9 @@ def _of_lengths(case: Case, square: bool) -> Iterator[Trait]:
     for name, length in (("L", rows),) if square else (("Lq", rows), ("Lk", keys)):
         axis = f"{name} length"
         yield axis, f"{name} = {length}"
-        yield from ((axis, f"{name} {'no' if length % t else 'a'} multiple of {t}") for t in _TILES)
+        yield from (
+            (axis, f"{name} {'no' if length % t else 'a'} multiple of {t}") for t in _TILES
+        )
         yield from ((axis, f"{name} {'<' if length < tile else '>='} {tile}") for tile in _TILES)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.commands.strides import trials as of_trials
-from gradprobe.commands.strides.trials import hazards, weighed
+from gradprobe.commands.strides.trials import hazards
 from gradprobe.commands.suite.outcome import code_of_report
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.test_survey import surveyed
@@ -19,12 +19,7 @@ def tried(word, *titles, **options):
     """The verdicts of the named layouts of a target, and how much each failure counts; and the results."""
     bench = bench_for(word, **OPTIONS | options)
     trials = trials_for(bench, fast=False)
-    runs = []
-    for title in titles:
-        trial = replace(trials[title], thorough=False)
-        is_right = lambda other: bench.run(other).verdict == "match"  # noqa: E731
-        is_strict = bench.experiment.case.strict
-        runs.append(weighed(bench.run(trial), trial, is_right, is_strict, bench.shapes()))
+    runs = [bench.run(replace(trials[title], thorough=False)) for title in titles]
     return [(run.verdict, run.severity) for run in runs], runs
 
 
