@@ -4,8 +4,6 @@ import pytest
 
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of
-from gradprobe.commands.suite.plan import PlannedCheck
-from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.documents import Reports, several_document
 from gradprobe.model.report import Report
@@ -19,18 +17,6 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
 ):
     how = Setting(fix_budget=20, timeout=timeout)
     assert how.allowance_at(seconds) == Allowance(20, left)
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, ""),
-        ({"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"}, "  Lq=8 H=4 causal float16"),
-        ({"cu_seqlens": "0,5,9", "runs": ["distinct"]}, "  cu-seqlens=0,5,9"),
-    ],
-)  # fmt: skip
-def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
-    assert PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy{line}"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from gradprobe.commands.suite import fold
 from gradprobe.commands.suite.fold import folded_by_cause, with_smallest
 from gradprobe.model.case import Case
-from gradprobe.model.documents import Reports, load_several, several_document, text_of
 from gradprobe.model.layout_run import Element, Error, Run
 from gradprobe.model.memory_finding import WARNING
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report
@@ -61,12 +60,6 @@ def test_failures_of_other_causes_are_no_matches_and_contradict_nothing():
     assert folded_by_cause([*reports, other])[0].common == (sentence,)
     (group,) = folded_by_cause([*reports, report(7, verdict="match", dtype="float16")])
     assert group.common != (sentence,)
-
-
-def test_groups_are_kept_with_the_reports():
-    groups = folded_by_cause([report(0, STRIDE), report(1, verdict="match", dtype="float16")])
-    several = Reports(reports=(report(0, STRIDE),), planned=1, groups=groups)
-    assert load_several(text_of(several_document(several))).groups == groups
 
 
 def test_the_tries_are_shared_by_the_groups(monkeypatch):
