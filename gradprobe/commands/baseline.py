@@ -116,6 +116,7 @@ def case_of(report: ProbeResult) -> dict[str, Any]:
 
 
 def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
+    """Of what every draw has."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for report in reports:
         for run, measured in report.measured:

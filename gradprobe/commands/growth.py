@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +114,12 @@ class Changes:
 
     @property
     def gone(self) -> list[Cell]:
-        return _without(self.before, self.after)
-
-    @property
-    def new(self) -> list[Cell]:
-        return _without(self.after, self.before)
+        """Those of the file that are missing; a layout that is missing as a whole counts once."""
+        found: dict[Cell, None] = {}
+        for layout, name in self.before.cells:
+            if (layout, name) not in self.after.cells:
+                found[layout, name if layout in self.after.errors else ""] = None
+        return list(found)
 
     @property
     def coarser(self) -> list[str]:
@@ -128,15 +129,6 @@ class Changes:
     @property
     def fails(self) -> bool:
         return bool(self.grown or self.gone or self.coarser)
-
-    @property
-    def notes(self) -> list[str]:
-        """What else differs, so that errors may have changed for other reasons than the kernel."""
-        old, now = self.before.environment, self.after.environment
-        names = [name for name in now if old.get(name) != now[name]]
-        changed = ", ".join(f"{name} {old.get(name)} -> {now[name]}" for name in names)
-        words = f"the environment has changed, and the noise may have: {changed}"
-        return [words] if changed else []
 
 
 def compared(entry: Entry) -> int:
@@ -154,11 +146,9 @@ def changes(before: Entry, after: Entry, comparisons: int) -> Changes:
     return Changes(before, after, cells)
 
 
-def _without(entry: Entry, other: Entry) -> list[Cell]:
-    """The cells of an entry that another lacks; a layout that is missing as a whole counts once."""
-    lacking = [cell for cell in entry.cells if cell not in other.cells]
-    names = [(layout, name if layout in other.errors else "") for layout, name in lacking]
-    return list(dict.fromkeys(names))
+def _differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = [name for name in {**old, **now} if old.get(name) != now.get(name)]
+    return ", ".join(f"{name} {old.get(name)} -> {now.get(name)}" for name in names)
 
 
 def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
@@ -169,58 +159,47 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
             f"{what}: it was saved by {before.ran}, and {ran} has other errors",
             "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --baseline for each",
         )
-    names = [name for name in {**before.case, **case} if before.case.get(name) != case.get(name)]
-    if names:
-        told = ", ".join(f"{name} {before.case.get(name)} -> {case.get(name)}" for name in names)
+    if told := _differences(before.case, case):
         way_out = "take its entry out of the file, and check again"
         raise UsageFailure(f"{what}: its case is another one now ({told})", way_out)
 
 
 def render_changes(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
     """The factors by which errors changed, layout by layout, and a line for each that fails."""
-    counts = Counter(map(changes.verdict_of, changes.cells))
-    counts["gone"] = len(changes.gone)
-    kinds = [one for one in (GROWN, IMPROVED, SAME, "gone") if counts[one] or one == GROWN]
+    before, counts = changes.before, Counter(map(changes.verdict_of, changes.cells))
+    kinds = [one for one in (GROWN, IMPROVED, SAME) if counts[one] or one == GROWN]
     told = ", ".join(f"{counts[one]} {one}" for one in kinds)
-    before = changes.before
     head = f"{before.command_words}: {told}, over {plural(len(before.seeds), 'draw')}"
     verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
     lines = [*headed(verdict, style, head, width)]
     lines.append(Text("  rms error beside that saved, as a factor", "dim"))
-    factors: dict[str, list[str]] = {}
-    for layout, name in changes.cells:
-        factors.setdefault(layout, []).append(_factor(changes, (layout, name), utf8))
+    marks, factors = UTF8 if utf8 else ASCII, dict[str, list[str]]()
+    shown = {GROWN: marks.mismatch, IMPROVED: marks.improved, SAME: ""}
+    for (layout, name), figures in changes.cells.items():
+        mark = shown[changes.verdict_of((layout, name))]
+        words = f"{name} {mark}{_written(figures['rms'].factor)}{marks.times}"
+        factors.setdefault(layout, []).append(words)
     for layout, of in factors.items():
         lines += folded(f"{layout}: {', '.join(of)}", width)
-    coarse = "rounded further than its contract says"
-    failing = [f"GREW {_in_words(cell, changes.cells[cell])}" for cell in changes.grown]
-    failing += [f"GONE {_named(cell)}" for cell in changes.gone]
-    failing += [f"COARSER {name}: {coarse}" for name in changes.coarser]
-    notes = [*(f"new, not in the file: {_named(cell)}" for cell in changes.new), *changes.notes]
-    return [
-        *lines,
-        *(Text(line, "bold") for line in failing),
-        *(Text(f"  {line}") for line in notes),
-    ]
+    lines += [Text(line, "bold") for line in _failing(changes)]
+    if told := _differences(before.environment, changes.after.environment):
+        words = f"the environment has changed, and the noise may have: {told}"
+        lines.append(Text(f"  {words}"))
+    return lines
 
 
-def _factor(changes: Changes, cell: Cell, utf8: bool) -> str:
-    marks = UTF8 if utf8 else ASCII
-    mark = {GROWN: marks.mismatch, IMPROVED: marks.improved, SAME: ""}[changes.verdict_of(cell)]
-    return f"{cell[1]} {mark}{_written(changes.cells[cell]['rms'].factor)}{marks.times}"
-
-
-def _in_words(cell: Cell, figures: Mapping[str, Growth]) -> str:
-    words = [
-        f"{FIGURES[figure]} error {_written(one.factor)}x, noise up to {_written(one.noise)}x"
-        for figure, one in figures.items()
-        if one.verdict == GROWN
-    ]
-    return f"{cell[1]} {cell[0]} {'; '.join(words)}"
-
-
-def _named(cell: Cell) -> str:
-    return f"{cell[1] or 'every intermediate'} in {cell[0]}"
+def _failing(changes: Changes) -> Iterator[str]:
+    for layout, name in changes.grown:
+        words = []
+        for figure, one in changes.cells[layout, name].items():
+            if one.verdict == GROWN:
+                factors = f"{_written(one.factor)}x, noise up to {_written(one.noise)}x"
+                words.append(f"{FIGURES[figure]} error {factors}")
+        yield f"GREW {name} {layout} {'; '.join(words)}"
+    for layout, name in changes.gone:
+        yield f"GONE {name or 'every intermediate'} in {layout}"
+    for name in changes.coarser:
+        yield f"COARSER {name}: rounded further than its contract says"
 
 
 def _written(factor: float) -> str:
@@ -228,38 +207,27 @@ def _written(factor: float) -> str:
 
 
 def changes_as_json(changes: Changes) -> dict[str, Any]:
-    before, after = changes.before, changes.after
+    before, cells = changes.before, []
+    for (layout, name), figures in changes.cells.items():
+        cell: dict[str, Any] = {"layout": layout, "intermediate": name}
+        cell["verdict"] = changes.verdict_of((layout, name))
+        for figure, change in figures.items():
+            factor = change.factor if math.isfinite(change.factor) else None
+            cell[figure] = {"factor": factor, "noise": change.noise, "verdict": change.verdict}
+        cells.append(cell)
     return {
         "verdict": GROWN if changes.fails else SAME,
         "target": {"name": before.request.target},
         "options": dict(before.request.options),
         "seeds": before.seeds,
         "ran": before.ran,
-        "environment": {"before": dict(before.environment), "after": dict(after.environment)},
-        "cells": [_cell_as_json(changes, cell) for cell in changes.cells],
-        "gone": list(map(_place, changes.gone)),
-        "new": list(map(_place, changes.new)),
+        "environment": {"before": before.environment, "after": changes.after.environment},
+        "cells": cells,
+        "gone": [
+            {"layout": layout, "intermediate": name or None} for layout, name in changes.gone
+        ],
         "coarser": changes.coarser,
-        "notes": changes.notes,
     }
-
-
-def _place(cell: Cell) -> dict[str, Any]:
-    return {"layout": cell[0], "intermediate": cell[1] or None}
-
-
-def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
-    document = _place(cell) | {"verdict": changes.verdict_of(cell)}
-    old, now = changes.before.cells[cell], changes.after.cells[cell]
-    for figure, change in changes.cells[cell].items():
-        document[figure] = {
-            "factor": change.factor if math.isfinite(change.factor) else None,
-            "noise": change.noise,
-            "verdict": change.verdict,
-            "before": getattr(old, figure),
-            "after": getattr(now, figure),
-        }
-    return document
 
 
 def together(documents: list[dict[str, Any]]) -> dict[str, Any]:

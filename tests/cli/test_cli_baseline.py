@@ -60,7 +60,7 @@ def test_the_same_kernel_again_is_the_same_and_0(kernel):
     assert FILE.read_bytes() == before
 
 
-def test_what_grew_or_is_gone_is_1_and_what_improved_or_is_new_is_told_and_json_holds_the_table(
+def test_what_grew_or_is_gone_is_1_and_what_improved_is_told_and_json_holds_the_table(
     kernel,
 ):
     document = json.loads(FILE.read_text())
@@ -88,14 +88,11 @@ def test_what_grew_or_is_gone_is_1_and_what_improved_or_is_new_is_told_and_json_
     assert [line for line in lines if line.startswith("GONE ")] == [
         "GONE LSE in contiguous", "GONE every intermediate in blhd",
     ]  # fmt: skip
-    assert "  new, not in the file: O in contiguous" in lines
-    assert "  new, not in the file: every intermediate in distinct" in lines
     assert "  the environment has changed, and the noise may have: torch 1.0 -> " in ran.out
     found = json.loads(Path("found.json").read_text())
     assert (found["schema"], found["verdict"]) == ("gradprobe.baseline.diff/1", "grown")
     (cell,) = [one for one in found["entries"][0]["cells"] if one["verdict"] == "grown"]
     assert cell["rms"]["factor"] > cell["rms"]["noise"] > 1
-    assert cell["rms"]["before"] == errors["contiguous"]["dQ"]["rms"]
 
 
 def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):

@@ -15,13 +15,15 @@ from ...model.number import plural
 from ...render.notation import CAUTION, quoted
 from ...render.rows import folded, headed
 from ...render.source_places import base_of, place_of
-from .climbing import Examination
+from .examination import Examination
 from .ladder import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
-from .loaded_files import FileText, LoadedFile
+from .survey import FileText, LoadedFile
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
-_TITLE, _STATE, _LABEL = 33, 6, 11
+_WAYS = ("", COMPILED, INTERPRETED, CUDA)
+# Columns of a state, at least, and of what a fact is about.
+_STATE, _LABEL = 6, 11
 _MOST_LINES = 3
 _VERDICTS = {0: ("GREEN", "bold green"), 1: ("RED", "bold red"), 3: ("FAILS", "bold red")}
 
@@ -36,8 +38,7 @@ def render_examination(made: Examination, width: int) -> list[Text]:
         lines += [Text(bad.words, "bold")] if is_greppable else folded(bad.words, width)
     for words in made.stale:
         lines += folded(_short(words), width, "bold red")
-    ladder = _target_ladder if made.target else _machine_ladder
-    lines += [*_copies(made, width), Text(), *ladder(made, width), *_why(made, width), Text()]
+    lines += [*_copies(made, width), Text(), *_ladder(made, width), *_why(made, width), Text()]
     for label, words in _facts(made):
         first, *more = (line.plain[2:] for line in folded(words, width - _LABEL))
         lines.append(Text.assemble((f"  {label:<{_LABEL}}", "dim"), first))
@@ -62,45 +63,35 @@ def _verdict(made: Examination) -> str:
     return f"first at {place}; {below} {subject}"
 
 
-def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
-    by_place = {(one.rung.title, one.rung.how): one for one in made.climbed}
-    ways = [
-        way for way in (COMPILED, INTERPRETED, CUDA) if any(how == way for _, how in by_place)
-    ]
-    heads = "".join(f"{how:<{_STATE - 1}} " for how in ways)
-    yield Text(f"  {'':<{_TITLE}}{heads} rules", "dim")
-    for title in dict.fromkeys(title for title, _ in by_place):
-        results = [by_place[title, how] for how in ways if (title, how) in by_place]
-        line = Text(f"  {title:<{_TITLE}}")
-        for how in ways:
-            state = by_place[title, how].state if (title, how) in by_place else ""
-            line.append(f"{state:<{max(len(how) + 1, _STATE)}}", _STYLES.get(state, "dim"))
-        is_red, blames = any(one.is_bad for one in results), results[0].rung.blames
-        yield line.append(
-            f" {'in' if is_red else 'out'} {blames}", "bold red" if is_red else "dim"
-        )
-    for one in made.climbed:
-        if one.is_bad and one is not made.first_bad:
-            yield from folded(f"{one.rung.title}, {one.rung.how}: {one.words}", width)
-    for words in made.left_out:
-        yield from folded(words, width, "dim")
-
-
-def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
+def _ladder(made: Examination, width: int) -> Iterator[Text]:
+    """A row for each rung, and a column for each way in which kernels were run."""
     run = [one for one in made.climbed if one.state != NOT_RUN]
-    above = made.climbed[len(run) :]
-    longest = max(len(one.rung.title) for one in (*run, *made.closer))
-    yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
-    for climbed in (*run, *made.closer):
-        state = (f"  {climbed.state:<8}", _STYLES[climbed.state])
-        took = f"{climbed.seconds:>5.1f} s  {climbed.rung.title:<{longest}}"
-        line = Text.assemble(state, took)
-        yield line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
-        if climbed.state == REFUSED:
-            yield from folded(f"        {climbed.words}", width, "dim")
-    if above:
+    rows: dict[str, dict[str, RungResult]] = {}
+    for one in (*run, *made.closer):
+        rows.setdefault(one.rung.title, {})[one.rung.how] = one
+    shown = {one.rung.how for one in run}
+    ways = {way: max(len(way) + 1, _STATE) for way in _WAYS if way in shown}
+    heads = "".join(f"{way:<{room}}" for way, room in ways.items())
+    longest = max(map(len, rows)) + 1
+    yield Text(f"  {'':<{longest}}{heads} rules", "dim")
+    for title, results in rows.items():
+        line = Text(f"  {title:<{longest}}")
+        for way, room in ways.items():
+            state = results[way].state if way in results else ""
+            line.append(f"{state:<{room}}", _STYLES.get(state, "dim"))
+        is_bad = any(one.is_bad for one in results.values())
+        blames = next(iter(results.values())).rung.blames
+        words = f" {'in' if is_bad else 'out'} {blames}"
+        yield line.append(words, "bold red" if is_bad else "dim")
+    for one in run:
+        if one.words and one is not made.first_bad:
+            where = ", ".join(filter(None, (one.rung.title, one.rung.how)))
+            yield from folded(f"{where}: {one.words}", width)
+    if above := made.climbed[len(run) :]:
         count, last = plural(len(above), "rung"), quoted(above[-1].rung.title)
         yield Text(f"  above it {count} not run, to {last}", "dim")
+    for words in made.left_out:
+        yield from folded(words, width, "dim")
 
 
 def _why(made: Examination, width: int) -> Iterator[Text]:
@@ -114,8 +105,8 @@ def _why(made: Examination, width: int) -> Iterator[Text]:
         for where in cause.where[:_MOST_LINES]:
             line = f"  {base_of(bad.report).shorten(place_of(where))}  {where.code}"
             yield Text(line if len(line) <= width else f"{line[: width - 4]} ...")
-    if bad.rung.in_full:
-        yield Text(f"  in full: {bad.rung.in_full}")
+    if bad.rung.command:
+        yield Text(f"  in full: {bad.rung.command}")
 
 
 def _copies(made: Examination, width: int) -> Iterator[Text]:
@@ -192,6 +183,6 @@ def _climbed(climbed: RungResult) -> dict[str, Any]:
         "state": climbed.state,
         "words": climbed.words,
         "blames": climbed.rung.blames,
-        "reproduce": climbed.rung.in_full or None,
+        "reproduce": climbed.rung.command or None,
         "seconds": round(climbed.seconds, 3),
     }

@@ -11,7 +11,6 @@ from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import title
 from ...model.number import plural
-from ..suite.plan import PlannedCheck
 from .primitives import IN_CUDA, IN_TRITON
 
 if TYPE_CHECKING:
@@ -26,20 +25,20 @@ class Rung:
     title: str
     blames: str
     """What is at fault where it is red and all below it is green; what it rules out where it is green."""
+    request: CheckRequest | None = None
     how: str = ""
     """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
-    planned: PlannedCheck | None = None
     primitive: str = ""
-    """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`."""
+    """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`, where it is no check."""
 
     @property
-    def in_full(self) -> str:
-        """The command that shows all of its check; "" of a primitive."""
-        if self.planned is None:
+    def command(self) -> str:
+        """What shows all of its check; "" of a primitive."""
+        if self.request is None:
             return ""
-        request = self.planned.request
-        options = {name: word for name, word in request.options.items() if name != "recover"}
-        return replace(self.planned, request=replace(request, options=options)).repro_command
+        options = {**self.request.options}
+        options.pop("recover", None)
+        return replace(self.request, options=options).command()
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ class RungResult:
 
 
 _SMALL: Mapping[str, Any] = {"batch": 1, "heads": 1, "seqlen": 16, "head_dim": 16}
-_SEVERAL: Mapping[str, Any] = {**_SMALL, "batch": 2, "heads": 5}
 _FULL: Mapping[str, Any] = {**_SMALL, "heads": 2, "seqlen": 37, "recover": False}
 _PRIMITIVES = (
     ("atomic adds, one element a head", "lost adds", "add_one"),
@@ -70,28 +68,25 @@ _PRIMITIVES = (
 )
 
 
-def machine_rungs(how: str, device: str) -> list[Rung]:
+def machine_rungs(how: str, device: str) -> Iterator[Rung]:
     """The rungs of a machine in one way: COMPILED, INTERPRETED or CUDA."""
-    rungs = [
-        Rung(name, blames, how, primitive=primitive)
-        for name, blames, primitive in _PRIMITIVES
-        if how == COMPILED or not primitive.endswith("tf32")  # which only compiled Triton has
-    ]
+    for name, blames, primitive in _PRIMITIVES:
+        if how == COMPILED or not primitive.endswith("tf32"):  # which only compiled Triton has
+            yield Rung(name, blames, how=how, primitive=primitive)
 
-    def check(name: str, blames: str, target: str, options: Mapping[str, Any], run: str) -> None:
+    def check(name: str, blames: str, target: str, run: str, options: Mapping[str, Any]) -> Rung:
         words = {**options, "runs": [run], "device": device, "dots": "ieee"}
-        planned = PlannedCheck(name, CheckRequest(target, None, None, words))
-        rungs.append(Rung(name, blames, how, planned))
+        return Rung(name, blames, CheckRequest(target, None, None, words), how)
 
     one_tile = f"{IN_CUDA if how == CUDA else IN_TRITON}:one_tile_backward"
-    check("a backward of one head", "the formulas", one_tile, _SMALL, "contiguous")
-    check("every head receives a gradient", "lost heads", one_tile, _SEVERAL, "do=expanded")
+    several = {**_SMALL, "batch": 2, "heads": 5}
+    yield check("a backward of one head", "the formulas", one_tile, "contiguous", _SMALL)
+    yield check("every head receives a gradient", "lost heads", one_tile, "do=expanded", several)
     # Each source of CUDA C++ is compiled by its first rung, at the same time as the other.
     for run, blames in (("contiguous", "tile loops"), ("distinct", "strides")):
         for name in ("flash", "lazy"):
             target = f"{name}-cuda" if how == CUDA else name
-            check(f"full backward, {name}, {run}", blames, target, _FULL, run)
-    return rungs
+            yield check(f"full backward, {name}, {run}", blames, target, run, _FULL)
 
 
 # What a rung of the ladder sets itself.
@@ -128,20 +123,22 @@ def target_rungs(request: CheckRequest, traits: TargetTraits) -> list[Rung]:
     What is given on the command line is never exceeded, and a length that is given stays.
     """
     found: dict[str, Rung] = {}
-    for rung in _of_target(request, traits):
-        assert rung.planned is not None
-        found.setdefault(repr(sorted(rung.planned.request.options.items(), key=str)), rung)
+    for title_, blames, options in _of_target(request, traits):
+        rung = Rung(title_, blames, replace(request, options=options))
+        found.setdefault(repr(sorted(options.items(), key=str)), rung)
     return list(found.values())
 
 
-def _of_target(request: CheckRequest, traits: TargetTraits) -> Iterator[Rung]:
+def _of_target(
+    request: CheckRequest, traits: TargetTraits
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     given, tile = request.options, min(traits.tile, _LARGEST_TILE)
     per_batch = any(name in given for name in _PER_BATCH)
     is_fixed = any(name in given for name in _LENGTHS)
     taus = str(given.get("tau", "")).split(",")
     heads = int(given.get("heads", max(2, given.get("kv_heads", 1), len(taus))))
     batch = given.get("batch", 2)
-    lower: dict[str, Any] = {"recover": False, "head_dim": 32}
+    lower: dict[str, Any] = {"recover": False, "head_dim": 32, "runs": ["contiguous"]}
     if not is_fixed:
         lower["seqlen"] = tile
     if traits.family == "lazy":
@@ -149,32 +146,28 @@ def _of_target(request: CheckRequest, traits: TargetTraits) -> Iterator[Rung]:
         if "bias" in traits.tensors:
             lower["bias_window"] = _LONG_BIAS
     lower |= {**given, "heads": heads, "batch": batch if per_batch else 1}
-
-    def rung(name: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
-        words = {**lower, **options, "runs": [run]}
-        return Rung(name, blames, planned=PlannedCheck(name, replace(request, options=words)))
-
-    single: dict[str, Any] = {"heads": 1}
+    single = {**lower, "heads": 1}
     if "kv_heads" in given:
         single["kv_heads"] = 1
     if "tau" in given:
         single["tau"] = taus[0]
     several, whole = plural(heads, "head"), "" if is_fixed else ", one tile"
-    yield rung(f"1 head{whole}", "formulas, masks, dots", **single)
+    yield f"1 head{whole}", "formulas, masks, dots", single
     if heads > 1:
-        yield rung(f"{several}{whole}", "what tells heads apart")
+        yield f"{several}{whole}", "what tells heads apart", lower
     if not is_fixed:
-        yield rung(f"{several}, many tiles", "loops over tiles", seqlen=3 * tile)
+        yield f"{several}, many tiles", "loops over tiles", {**lower, "seqlen": 3 * tile}
         partial = 2 * tile + tile // 2 + 1
-        yield rung(f"{several}, a partial tile", "the end of a tile", seqlen=partial)
+        yield f"{several}, a partial tile", "the end of a tile", {**lower, "seqlen": partial}
     # dO first: it comes from autograd, and nobody chose how it lies.
     for tensor in sorted(traits.tensors, key=lambda tensor: tensor != "do"):
-        moved = title(tensor)
-        yield rung(f"{several}, {moved} moved", f"strides of {moved}", f"{tensor}=distinct-unit")
-    yield rung(f"{several}, dO expanded", "a dO as from .sum()", "do=expanded")
-    yield rung(f"{several}, all moved, no unit stride", "last strides taken as 1", "distinct")
+        moved, run = title(tensor), [f"{tensor}=distinct-unit"]
+        yield f"{several}, {moved} moved", f"strides of {moved}", {**lower, "runs": run}
+    expanded = {**lower, "runs": ["do=expanded"]}
+    yield f"{several}, dO expanded", "a dO as from .sum()", expanded
+    strides = {**lower, "runs": ["distinct"]}
+    yield f"{several}, all moved, no unit stride", "last strides taken as 1", strides
     if batch > 1 and not per_batch:
-        apart = "what tells batches apart"
-        yield rung(f"{batch} batches, all moved", apart, "distinct-unit", batch=batch)
-    last = PlannedCheck("", request)
-    yield Rung("the case of gradprobe check", "what no rung below covers", planned=last)
+        apart = {**lower, "runs": ["distinct-unit"], "batch": batch}
+        yield f"{batch} batches, all moved", "what tells batches apart", apart
+    yield "the case of gradprobe check", "what no rung below covers", given

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
-import importlib
 import inspect
+import math
 import os
 import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...inputs import history
+from ...inputs.contents import OPTIONS, TENSORS
 from ...inputs.placement import Placement, placements_of
-from ...inputs.saved import SavedInputs, save
+from ...inputs.saved import SavedInputs, layouts_in_words, save
 from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.writing import safe
-from .call import ORDERS, Reader, UnfitCall
-from .watched_calls import WatchedCalls
+from ...targets.naming import canonical_name, conventions, readable
+from .import_hook import WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = history.FOLDER / "captures"
 ENDING = ".inputs.pt"
+# The orders of axes that a function may use.
+ORDERS = ("bhld", "blhd")
+_ORDERED = ("q", "k", "v", "do", "o")
 # How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
 PATIENCE = 8
 # How many failures are counted apart: a message may hold a number that differs each time.
 _MOST_FAILURES = 10
+
+
+class UnfitCall(Exception):
+    """A call cannot be kept. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +95,19 @@ class WatchedFunction:
 
     def __init__(self, function: Callable[..., Any], name: str, how: CapturePlan) -> None:
         """`name` is what sentences call the function."""
-        self.name, self.folder, self.keep = name, how.folder, how.keep
+        self.name, self.folder, self._how = name, how.folder, how
         self.files: list[Path] = []
         self.on_change: Callable[[], None] = lambda: None
         """Called where a sentence about this process may have changed."""
         self._forms: dict[tuple[Any, ...], _CallForm] = {}
-        self._reader = Reader(function, name, how.order)
+        self._signature = inspect.signature(readable(function))
+        self._fixed = conventions(function)
         self.wrapped = self._wrap(function)
+        self._begin_anew()
+        os.register_at_fork(after_in_child=self._begin_anew)
 
-        def begin_anew() -> None:
-            self.seen, self._lock = WatchedCalls(imported=True), threading.RLock()
-
-        begin_anew()
-        os.register_at_fork(after_in_child=begin_anew)
+    def _begin_anew(self) -> None:
+        self.seen, self._lock = WatchedCalls(imported=True), threading.RLock()
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -141,34 +148,30 @@ class WatchedFunction:
                     self.on_change()
 
     def _kinds(self) -> list[int]:
-        counts = vars(self.seen).values()
-        return [
-            self.seen.kept,
-            *(bool(one) if isinstance(one, int) else len(one) for one in counts),
-        ]
+        seen = self.seen
+        lengths = [len(seen.kept), len(seen.failures), len(seen.notes)]
+        return [*lengths, *map(bool, vars(seen).values())]
 
     def _before(
         self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> _PendingCall | None:
         self.seen.calls += 1
-        call = self._reader.read(args, kwargs)
-        self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
-        tensors = {**call.tensors}
+        tensors, options = self._read(args, kwargs)
         grad = tensors.pop("do", None)
         needs_grad = grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
         if grad is None and not needs_grad:
             self.seen.without_grad += 1
             return None
         placements = placements_of(tensors)
-        key = (_layout(tensors, placements), tuple(sorted(call.options.items())))
+        key = (_layout(tensors, placements), tuple(sorted(options.items())))
         form = self._forms.setdefault(key, _CallForm())
         if grad is not None:  # the function is itself a backward, whose dO is an argument
-            inputs = SavedInputs(tensors, placements, call.options)
-            self._arrived(_PendingCall(form, key, inputs), grad)
+            inputs = SavedInputs(tensors, placements, options)
+            self._take_grad(_PendingCall(form, key, inputs), grad)
             return None
-        if len(self.files) >= self.keep or len(form.waiting) + form.idle >= PATIENCE:
+        if len(self.files) >= self._how.keep or len(form.waiting) + form.idle >= PATIENCE:
             return _PendingCall(form, key, None)
-        return _PendingCall(form, key, SavedInputs(_copies(tensors), placements, call.options))
+        return _PendingCall(form, key, SavedInputs(_copies(tensors), placements, options))
 
     def _after(self, pending: _PendingCall, output: Any) -> None:
         import torch
@@ -185,52 +188,136 @@ class WatchedFunction:
 
         def hook(grad: Tensor | None) -> None:
             if grad is not None:
-                self._guarded(self._arrived, pending, self._reader.in_order(grad))
+                self._guarded(self._take_grad, pending, self._in_order(grad))
 
         output.register_hook(hook)
 
-    def _arrived(self, pending: _PendingCall, grad: Tensor) -> None:
-        self.seen.arrived += 1
+    def _take_grad(self, pending: _PendingCall, grad: Tensor) -> None:
         form, inputs, pending.inputs = pending.form, pending.inputs, None
-        form.waiting.discard(pending)
         placement = placements_of({"do": grad})
         layout = _layout({"do": grad}, placement)
+        form.waiting.discard(pending)
         if layout in form.layouts:
             form.idle += inputs is not None
-        elif len(self.files) >= self.keep:
+            return
+        form.idle = 0  # so that the next call is copied
+        if len(self.files) >= self._how.keep:
             form.layouts.add(layout)
             self.seen.over += 1
-        elif inputs is None:
-            form.idle = 0  # so that the next call is copied
-        else:
+        elif inputs is not None:
             values = _copies({**inputs.values, "do": grad})
             placements = {**inputs.placements, **placement}
             found = replace(inputs, values=values, placements=placements)
-            self._keep(form, found, (pending.key, layout))
+            if self._keep(found, (pending.key, layout)):
+                form.layouts.add(layout)
 
-    def _keep(self, form: _CallForm, found: SavedInputs, key: tuple[Any, Any]) -> None:
+    def _keep(self, found: SavedInputs, key: tuple[Any, Any]) -> bool:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
             self.seen.not_finite += 1
-            return
-        form.layouts.add(key[1])
-        form.idle = 0
+            return False
         digest = hashlib.sha256(repr(key).encode()).hexdigest()[:10]
         self.folder.mkdir(parents=True, exist_ok=True)
         word = re.sub(r"\W", "", self.name.rpartition(":")[2])
         path = self.folder / f"{word}-{digest}{ENDING}"
         save(path, found)
         self.files.append(path)
-        self.seen.kept += 1
+        self.seen.kept[path.name] = _in_words(found)
+        return True
+
+    def _read(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A call's tensors by their names here, in the program's own memory; and its options as plain data.
+
+        Raises:
+            UnfitCall: q, k or v is missing, or the values of a tensor cannot be read.
+            TypeError: the function does not take these arguments.
+        """
+        import torch
+
+        given = self._by_canonical_name(args, kwargs)
+        tensors = {name: given[name] for name in TENSORS if torch.is_tensor(given.get(name))}
+        if missing := [name for name in ("q", "k", "v") if name not in tensors]:
+            raise UnfitCall(f"{self.name} was called without a tensor for {', '.join(missing)}")
+        for name, tensor in tensors.items():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+                what = f"{name} of type {type(tensor).__name__}"
+                raise UnfitCall(f"{self.name} was called with {what}, which is not kept")
+        if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise UnfitCall(f"a call of {self.name} inside a CUDA graph's capture was not kept")
+        tensors |= {name: self._in_order(tensors[name]) for name in _ORDERED if name in tensors}
+        options = dict[str, Any]()
+        for name in OPTIONS:
+            if (value := _plain(name, given.get(name))) is not None:
+                options[name] = value
+        if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
+            options |= self._fixed
+        if "keep" not in tensors and options.pop("dropout", None):
+            why = "which entries it dropped cannot be known"
+            self._note(f"dropout is left out of what is kept: {why}")
+        return tensors, options
+
+    def _in_order(self, tensor: Tensor) -> Tensor:
+        """A tensor of four axes as [B, H, L, D], in its own memory."""
+        is_other = self._how.order == "blhd" and tensor.dim() == 4
+        return tensor.transpose(1, 2) if is_other else tensor
+
+    def _note(self, words: str) -> None:
+        if words not in self.seen.notes:
+            self.seen.notes.append(words)
+
+    def _by_canonical_name(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        import torch
+
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments, given = {**bound.arguments}, dict[str, Any]()
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(parameter.name)
+        for own, value in arguments.items():
+            name, is_tensor = canonical_name(own), torch.is_tensor(value)
+            if name in ("bias", "mask") and is_tensor:
+                name = "mask" if value.dtype == torch.bool else "bias"
+            if name == "cu_seqlens":
+                given |= {"cu_seqlens_q": value, "cu_seqlens_k": value}
+            elif name is not None:
+                given[name] = value
+            is_other = name in TENSORS and value is not None and not is_tensor
+            if is_other or (name is None and is_tensor):
+                why = "it is no tensor of a known name"
+                self._note(f"the argument {own} of {self.name} is not kept: {why}")
+        return given
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An option's value as plain data; None where it means nothing."""
+    if value is None:
+        return None
+    if name == "causal":
+        return bool(value)
+    if name in ("align", "family"):
+        return str(value)
+    if name == "window":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise UnfitCall(f"a window of {value!r} cannot be kept: it must be (left, right)")
+        window = tuple(map(int, value))
+        return window if window != (-1, -1) else None
+    number = float(value)
+    return number if name == "scale" or (number and math.isfinite(number)) else None
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies of the values on the CPU, which later changes in place do not reach."""
     import torch
 
-    return {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
-        for name, tensor in tensors.items()
-    }
+    found = {}
+    for name, tensor in tensors.items():
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        found[name] = copy.copy_(tensor.detach())
+    return found
 
 
 def _layout(
@@ -250,32 +337,28 @@ def _layout(
     return tuple(found)
 
 
+def _in_words(found: SavedInputs) -> str:
+    """`B 2, H 3, L 20, D 8, causal; q k v packed, do blhd`."""
+    q, k = found.values["q"], found.values["k"]
+    sizes = [("B", q.shape[0], q.shape[0])] if q.dim() == 4 else []
+    sizes += [("H", q.shape[-3], k.shape[-3]), ("L", q.shape[-2], k.shape[-2])]
+    words = [f"{name} {own}" + (f"/{other}" * (own != other)) for name, own, other in sizes]
+    words += [f"D {q.shape[-1]}", str(q.dtype).removeprefix("torch.")]
+    words += [name for name in ("bias", "mask") if name in found.values]
+    words += ["causal"] if found.options.get("causal") else []
+    return f"{', '.join(words)}; {layouts_in_words(found)}"
+
+
 def capture(function: Any, how: CapturePlan) -> Any:
-    """See `gradprobe.capture`. Raises UsageFailure where it is neither a function nor the name of one."""
+    """See `gradprobe.capture`. Raises UsageFailure where it is no function."""
     if function is None:
         return functools.partial(capture, how=how)
-    if isinstance(function, str):
-        return _replaced(function, how)
+    if not _is_function(function):
+        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
     name = getattr(function, "__name__", type(function).__name__)
-    watch = _watched(
-        function, name, how, f"capture takes a function, got {type(function).__name__}"
-    )
+    watch = WatchedFunction(function, name, how)
     atexit.register(_tell, watch)
     return watch.wrapped
-
-
-@contextlib.contextmanager
-def _replaced(word: str, how: CapturePlan) -> Iterator[WatchedFunction]:
-    """While open, a module holds the wrapped function in place of its own."""
-    place, name = parted(word)
-    module = importlib.import_module(place)
-    original = getattr(module, name, None)
-    watch = put_in_place(module, word, how)
-    atexit.register(_tell, watch)
-    try:
-        yield watch
-    finally:
-        setattr(module, name, original)
 
 
 def parted(word: str) -> tuple[str, str]:
@@ -295,16 +378,15 @@ def put_in_place(module: ModuleType, word: str, how: CapturePlan) -> WatchedFunc
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         words = f"{word}: {module.__file__} has no function {name}"
         raise UsageFailure(words, f"it has: {', '.join(own) or 'none'}")
-    words = f"{word}: {name} is not a function but {type(function).__name__}"
-    watch = _watched(function, word, how, words)
+    if not _is_function(function):
+        raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
+    watch = WatchedFunction(function, word, how)
     setattr(module, name, watch.wrapped)
     return watch
 
 
-def _watched(function: Any, name: str, how: CapturePlan, refusal: str) -> WatchedFunction:
-    if not callable(function) or isinstance(function, type):
-        raise UsageFailure(refusal)
-    return WatchedFunction(function, name, how)
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
 def _tell(watch: WatchedFunction) -> None:

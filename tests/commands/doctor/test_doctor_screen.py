@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.doctor.climbing import FRESH, Examination
 from gradprobe.commands.doctor.doctor_screen import as_json, render_examination
+from gradprobe.commands.doctor.examination import Examination
 from gradprobe.commands.doctor.ladder import (
     COMPILED,
     CUDA,
@@ -22,8 +22,7 @@ from gradprobe.commands.doctor.ladder import (
     TargetTraits,
     machine_rungs,
 )
-from gradprobe.commands.doctor.loaded_files import FileText, LoadedFile
-from gradprobe.commands.doctor.machine_survey import MachineSurvey, facts_here
+from gradprobe.commands.doctor.survey import FileText, LoadedFile, MachineSurvey, facts_here
 
 HOME = str(Path.home())
 PLACE = "the current folder, place 1 of 5 on the search path"
@@ -31,8 +30,7 @@ OLD = FileText("/old/mine.py", "cd" * 32, 1.0)
 FILE = LoadedFile(f"{HOME}/mine.py", "ab" * 32, 1.0, "mine", PLACE, (OLD,))
 SURVEY = MachineSurvey("cpu", "", (FILE,), TargetTraits("softmax", ("q",), 32))
 FACTS = facts_here() | {"cache": f"{HOME}/.triton/cache"}
-COMMAND = "gradprobe doctor mine.py:f"
-MADE = Examination("mine.py:f", SURVEY, (), (), (), FACTS, 1.0, COMMAND)
+MADE = Examination("mine.py:f", "gradprobe doctor mine.py:f", SURVEY, (), (), (), FACTS, 1.0)
 
 
 def climbed(*states):
@@ -79,7 +77,7 @@ def test_what_is_stale_is_the_verdict_though_every_rung_is_green():
 
 @pytest.mark.parametrize(("state", "is_stale"), [(GREEN, True), (RED, False)])
 def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_stale):
-    fresh = RungResult(Rung(FRESH, ""), state)
+    fresh = RungResult(Rung("with every cache empty", ""), state)
     made = replace(MADE, climbed=climbed(RED), closer=(fresh,))
     assert (bool(made.stale), made.exit_code) == (is_stale, 1)
 

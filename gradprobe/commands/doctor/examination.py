@@ -14,7 +14,7 @@ from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...model.allowance import Client
-from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
+from ...model.failures import Failure, TargetFailure
 from ...model.layout_run import MATCH
 from ...model.writing import visible
 from ...processes import TaskResult, run_each
@@ -36,12 +36,13 @@ from .ladder import (
     machine_rungs,
     target_rungs,
 )
-from .machine_survey import MachineSurvey, facts_here, survey_machine, survey_target
 from .primitives import run_primitive
+from .survey import MachineSurvey, facts_here, survey_machine, survey_target
 
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0
 FRESH = "with every cache empty"
+_FACTORY = f"{__name__}:Climber"
 Tick = Callable[[str, float | None], object]
 
 
@@ -49,6 +50,7 @@ Tick = Callable[[str, float | None], object]
 class Examination:
     target: str
     """"" of the machine alone."""
+    command: str
     survey: MachineSurvey
     climbed: tuple[RungResult, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
@@ -59,7 +61,6 @@ class Examination:
     facts: Mapping[str, Any]
     """As of `facts_here`."""
     seconds: float
-    command: str
 
     @property
     def first_bad(self) -> RungResult | None:
@@ -69,7 +70,7 @@ class Examination:
     def stale(self) -> tuple[str, ...]:
         """What certainly runs otherwise than its file stands there."""
         found = [words for file in self.survey.files for words in file.stale]
-        if any(one.rung.title == FRESH and one.state == GREEN for one in self.closer):
+        if any(one.state == GREEN for one in self.closer):
             found.append(f"a cache of compiled kernels is stale: {FRESH} it is green")
         return tuple(found)
 
@@ -99,42 +100,31 @@ class Climber:
                 self._problem = resolve_problem(request)
 
     def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
+        problem = self._problem
         if rung is None:
-            problem = self._problem
             return survey_machine(self._device) if problem is None else survey_target(problem)
         start = time.perf_counter()
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                result = self._result(rung)
-        except Exception as error:
-            state = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS
-            words = str(error).strip().partition("\n")[0]
-            words = words if isinstance(error, Failure) else f"{type(error).__name__}: {words}"
-            result = RungResult(rung, state, visible(words))
+        with contextlib.redirect_stdout(sys.stderr):
+            result = self._result(rung)
         return replace(result, seconds=time.perf_counter() - start)
 
     def _result(self, rung: Rung) -> RungResult:
-        if rung.planned is None:
+        if rung.request is None:
             words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
             return RungResult(rung, RED if words else GREEN, words)
         from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
         from ...pipeline.resolve import resolve_problem
 
-        request = rung.planned.request
         if self._problem is None:
-            problem = resolve_problem(request)
+            problem = resolve_problem(rung.request)
         else:
-            problem = self._problem.with_options(request.options)
-            problem = replace(problem, fixed=frozenset(request.options))
-        found, _ = probed(problem, rung.planned.repro_command, Client())
-        report = report_of(found)
-        if report.verdict == MATCH:
-            return RungResult(rung, GREEN, report=report)
-        return RungResult(rung, RED, visible(first_line(report)), report=report)
-
-
-_FACTORY = f"{__name__}:Climber"
+            options = rung.request.options
+            problem = self._problem.with_options(options)
+            problem = replace(problem, fixed=frozenset(options))
+        report = report_of(probed(problem, rung.request.command(), Client())[0])
+        state = GREEN if report.verdict == MATCH else RED
+        return RungResult(rung, state, visible(first_line(report)), report=report)
 
 
 def examine(
@@ -148,12 +138,17 @@ def examine(
     tick("importing torch" + (" and the target" if request else ""), None)
     ways, left_out = _ways() if request is None else ([("", "")], [])
     found = [_climb(request, *way, timeout, tick) for way in ways]
-    climbed = tuple(result for _, results in found for result in results)
-    target = request.target if request else ""
-    made = Examination(
-        target, found[0][0], climbed, (), tuple(left_out), facts_here(), 0.0, command
+    survey, climbed = found[0][0], [result for _, results in found for result in results]
+    return Examination(
+        target=request.target if request else "",
+        command=command,
+        survey=survey,
+        climbed=tuple(climbed),
+        closer=tuple(_closer(survey, climbed)),
+        left_out=tuple(left_out),
+        facts=facts_here(),
+        seconds=time.perf_counter() - start,
     )
-    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
 def _ways() -> tuple[list[tuple[str, str]], list[str]]:
@@ -179,14 +174,13 @@ def _climb(
     request: CheckRequest | None, how: str, device: str, timeout: float | None, tick: Tick
 ) -> tuple[MachineSurvey, list[RungResult]]:
     items: list[Rung | None] = [None, *([] if request else machine_rungs(how, device))]
-    subject = f"target {request.target!r}" if request else "torch"
     found = dict[int, RungResult]()
     # Programs of several processes on one GPU wait for one another.
     workers = 2 if request is None and device == "cpu" else 1
     limit = timeout if request else _LONGEST
     for ended in run_each(_FACTORY, (request, device), items, workers=workers, timeout=limit):
         if ended.item is None:
-            survey = _survey_of(ended, subject)
+            survey = _survey_of(ended, f"target {request.target!r}" if request else "torch")
             if request is not None and survey.built is not None:
                 items += target_rungs(request, survey.built)
             continue
@@ -210,22 +204,24 @@ def _survey_of(ended: TaskResult, subject: str) -> MachineSurvey:
 
 
 def _result_of(ended: TaskResult) -> RungResult:
-    if (crash := ended.crash) is None:
-        result: RungResult = ended.result or RungResult(ended.item, FAILS, ended.why)
-        return result
-    how = "" if crash.kind == TIMEOUT else "it ended its process: "
-    return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
+    if (crash := ended.crash) is not None:
+        how = "" if crash.kind == TIMEOUT else "it ended its process: "
+        return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
+    if ended.raised is not None:
+        state = REFUSED if ended.raised.kind in ("Refusal", "NoRoom") else FAILS
+        return RungResult(ended.item, state, visible(ended.raised.message.partition("\n")[0]))
+    assert isinstance(ended.result, RungResult)
+    return ended.result
 
 
-def _closer(made: Examination) -> tuple[RungResult, ...]:
+def _closer(survey: MachineSurvey, climbed: list[RungResult]) -> list[RungResult]:
     """The first bad rung with empty caches, where it is compiled, in a process that no other shares."""
-    bad, device = made.first_bad, made.survey.backend
-    if bad is None or bad.rung.how == INTERPRETED:
-        return ()
-    has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
-    if device == "cpu" and bad.rung.how != CUDA and not has_cuda:
-        return ()
+    bad = next((one.rung for one in climbed if one.is_bad), None)
+    has_cuda = any(not file.file.endswith(".py") for file in survey.files)
+    is_compiled = survey.backend != "cpu" or has_cuda
+    if bad is None or bad.how == INTERPRETED or not (bad.how == CUDA or is_compiled):
+        return []
     with fresh_caches():
-        again = [replace(bad.rung, title=FRESH)]
-        (ended,) = run_each(_FACTORY, (None, device), again, timeout=_LONGEST)
-    return (_result_of(ended),)
+        again = [replace(bad, title=FRESH)]
+        (ended,) = run_each(_FACTORY, (None, survey.backend), again, timeout=_LONGEST)
+    return [_result_of(ended)]

@@ -1,4 +1,4 @@
-"""Which file runs: a planted copy, stale bytecode and a kernel of another text are named, and nothing right is."""
+"""Survey: a kernel's tiles, the files of what a target launches, a planted copy, and stale bytecode."""
 
 import importlib
 import importlib.util
@@ -7,24 +7,45 @@ import py_compile
 import sys
 
 import pytest
+import torch
 
-from gradprobe.commands.doctor.loaded_files import (
-    kernels_of,
+from gradprobe.commands.doctor.survey import (
     loaded_file,
     stale_bytecode,
+    survey_target,
+    tile_of,
     why_imported,
 )
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.resolve import resolve_problem
+
+SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 16, "device": "cpu"}
+
+
+def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
+    sizes = {"BLOCK_M": 64, "BLOCK_SIZE_KV": 16, "BLOCK_DMODEL": 128, "BLOCK_D": 256}
+    assert tile_of(sizes | {"IS_CAUSAL": True, "BLOCK_N": None}) == 64
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")
+@pytest.mark.parametrize(
+    ("word", "names"), [("flash", {"flash.py"}), ("flash-cuda", {"flash_cuda.py", "flash.cu"})]
+)
+def test_the_files_of_a_target_and_of_its_kernels_are_told_with_the_kernels_that_it_launches(
+    word, names
+):
+    survey = survey_target(resolve_problem(CheckRequest(word, None, None, SMALL)))
+    assert {file.file.rpartition("/")[2] for file in survey.files} == names
+    assert not any(file.stale for file in survey.files)
+    kernels = {name for file in survey.files for name in file.kernels}
+    assert len({name for name in kernels if "dq" in name}) == 1
+    assert not {"load_tile", "soften"} & kernels
+    assert survey.built.family == "softmax"
+    assert set(survey.built.tensors) >= {"q", "k", "v", "do"}
+
 
 OLD, NEW = "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n"
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
-KERNEL = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def doubled_kernel(x_ptr):
-    tl.store(x_ptr, 2.0 * tl.load(x_ptr))
-"""
 
 
 @pytest.fixture
@@ -51,7 +72,7 @@ def test_a_copy_where_a_project_keeps_its_sources_is_named_though_no_path_leads_
         (file.parent / "__init__.py").write_text("")
         file.write_text(text)
     monkeypatch.setattr(sys, "path", [*sys.path, str(here / "site")])
-    found = loaded_file("planted_project.attention", str(installed))
+    found = loaded_file(str(installed), "planted_project.attention")
     assert [copy.file for copy in found.copies] == [str(own)]
 
 
@@ -103,24 +124,3 @@ def test_bytecode_that_python_would_not_take_accuses_nobody(here):
     py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
     file.write_text(OLD)
     assert not list(stale_bytecode(file))
-
-
-def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedited_one_is_not(
-    here, monkeypatch
-):
-    file = here / "planted_kernel.py"
-    file.write_text(KERNEL)
-    module = imported("planted_kernel", here)
-    (kernels,) = kernels_of([module]).values()
-    assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
-    file.write_text(KERNEL.replace("2.0", "33.0"))
-    # Interpreted, Triton reads the text only now; compiled it has the old one.
-    monkeypatch.setattr(
-        kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False
-    )
-    (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
-    assert words.startswith(
-        "doubled_kernel was made from other text than planted_kernel.py holds now"
-    )
-    file.write_text("# a line more\n" + KERNEL.replace("2.0", "2.0  # twice"))
-    assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
