@@ -60,25 +60,13 @@ class Contract:
     environment: Mapping[str, str] = field(default_factory=dict)
     reproduce: str = ""
 
-    def of(self, name: str, part: str) -> list[str]:
-        """What is known of a part of a result: ["bfloat16"] of ("dV", "P"); [] where it was not read."""
-        if name in self.unread:
-            return []
-        if part == "sums":
-            return [self.sums.get(name, "float32")]
-        return next(
-            (list(one.parts.get(part, ())) for one in self.roundings if one.of == name), []
-        )
-
     def as_json(self) -> dict[str, Any]:
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["case"]
-        fields["roundings"] = [
-            {"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings
-        ]
+        fields = dict(vars(self))
+        case: Case = fields.pop("case")
+        fields["roundings"] = list(map(dataclasses.asdict, self.roundings))
         verdict = "not read" if self.unread else "read"
-        case = {"dtype": self.case.dtype, "seed": self.case.seed}
-        return {"schema": SCHEMA, "verdict": verdict, **case, **fields}
+        head = {"schema": SCHEMA, "verdict": verdict, "dtype": case.dtype, "seed": case.seed}
+        return head | fields
 
 
 def read_contract(request: CheckRequest) -> Contract:

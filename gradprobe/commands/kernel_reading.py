@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
+from rich.text import Text
 
 from ..lint.reading import FOREIGN, KernelStrides, LintFinding
 from ..model.failures import TargetFailure
 from ..model.number import plural
 from ..model.writing import visible
+from ..render.excerpts import code_window
+from ..render.rows import folded
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from rich.text import Text
 
 CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
 _STYLES = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}
@@ -91,20 +92,12 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/2."""
     findings = []
     for finding in inquiry.findings:
-        fields = asdict(finding) | {
-            "rule": FOREIGN,
-            "sentence": finding.sentence,
-            "fix": finding.fix,
-        }
+        said = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
+        fields = asdict(finding) | said
         findings.append(fields | structs.asdict(fields.pop("where")))
-    return {
-        "schema": "gradprobe.lint/2",
-        "verdict": inquiry.verdict,
-        "target": inquiry.word,
-        "findings": findings,
-        "kernels": inquiry.kernels,
-        "untold": inquiry.untold,
-    }
+    document = asdict(inquiry) | {"findings": findings, "target": inquiry.word}
+    del document["word"]
+    return {"schema": "gradprobe.lint/2", "verdict": inquiry.verdict, **document}
 
 
 def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
@@ -113,16 +106,11 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     Args:
         details: whether all of them are shown, and not as many as 24 rows have room for.
     """
-    from rich.text import Text
-
-    from ..render.rows import folded
-
     count, verdict = len(inquiry.findings), inquiry.verdict
     none = "no pointer advances by a stride that is called another tensor's"
     head = f"{verdict.upper()}  {plural(count, 'wrong stride') if count else none}"
-    lines, most = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])], _MOST
-    if details:
-        most = max(count, len(inquiry.untold))
+    lines = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])]
+    most = max(count, len(inquiry.untold)) if details else _MOST
     for finding in inquiry.findings[:most]:
         lines += [Text(""), *_shown(finding, max(width, _LEAST))]
     if count > most:
@@ -141,18 +129,12 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
 
 
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
-    from rich.text import Text
-
-    from ..render.excerpts import code_window
-    from ..render.rows import folded
-
-    at, here = finding.where, os.getcwd()
-    is_below = os.path.commonpath([at.file, here]) == here
-    file = os.path.relpath(at.file, here) if is_below else at.file
-    yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
+    at = finding.where
+    file = min(os.path.relpath(at.file), at.file, key=len)
+    yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", "bold")
     code, column = code_window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
-    yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
+    yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", "red")
     yield from folded(visible(finding.sentence), width)
     if finding.fix:
         yield from folded(visible(f"fix: {finding.fix}"), width, "green")

@@ -46,9 +46,8 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
     words = {"target": target or "", "gradprobe": WHEEL, "path": path.as_posix()}
     for name, word in words.items():
-        if (
-            "${{" in word or not word.isprintable()
-        ):  # what GitHub evaluates before a shell sees it
+        # What GitHub evaluates before a shell sees it.
+        if "${{" in word or not word.isprintable():
             what = f"{word!r} cannot be written into a workflow"
             raise UsageFailure(f"{what}: GitHub would not read it as one word")
         # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.

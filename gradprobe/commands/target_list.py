@@ -143,18 +143,16 @@ def render_builtin(listed: TargetList, width: int) -> list[Text]:
 
 
 def render_file(listed: TargetList, width: int) -> list[Text]:
-    """What can be checked, with the words to type; then what cannot, and why."""
+    """What can be checked, with the words to type, and why the rest cannot."""
     can = [entry for entry in listed.targets if not entry.refused]
-    refused = [entry for entry in listed.targets if entry.refused]
     count = plural(len(listed.targets), "function")
     lines = [Text(f"{listed.file}: {len(can)} of {count} can be checked", "bold")]
-    for entry in can:
-        lines += [Text(), Text(entry.command), *_facts(entry, width)]
-    if refused:
-        lines += [Text(), Text("Not as it stands", "bold")]
-    for entry in refused:
-        why = f"line {entry.line}: it {entry.refused}"
-        lines += _folded(entry.name.rpartition(":")[2], why, width)
+    for entry in listed.targets:
+        lines += [
+            Text(),
+            *([] if entry.refused else [Text(entry.command)]),
+            *_facts(entry, width),
+        ]
     if not can:
         words = f"gradprobe init writes an adapter, to call what {listed.file} has"
         lines += [Text(), *map(Text, lines_of(words, max(width, 40)))]
@@ -162,8 +160,12 @@ def render_file(listed: TargetList, width: int) -> list[Text]:
 
 
 def _facts(entry: ListedTarget, width: int) -> Iterator[Text]:
-    if entry.refused:
+    if entry.refused and entry.summary:
         yield from _folded("not here", entry.refused, width, CAUTION)
+        return
+    if entry.refused:
+        words = f"line {entry.line}: it {entry.refused}"
+        yield from _folded(entry.name.rpartition(":")[2], words, width)
         return
     kind = "backward" if entry.is_backward else "forward through autograd"
     place = f"{os.path.basename(entry.file)}:" if entry.summary else "in line "

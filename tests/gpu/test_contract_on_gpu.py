@@ -6,6 +6,7 @@ from gradprobe.commands.contract_request import contract_of
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
+from tests.commands.test_contract import part_of
 
 pytestmark = pytest.mark.gpu
 
@@ -33,11 +34,15 @@ def test_what_our_kernels_round_is_read_as_it_is_written(dtype):
         found = read(name, dtype)
         assert found.unread == ()
         for gradient in ("dQ", "dK", "dV"):
-            assert found.of(gradient, "sums")[0] == "float32"
-        assert found.of("dV", "P")[0] == dtype
-        assert found.of("dQ", "dS")[0] == found.of("dK", "dS")[0] == f"{dtype}, scaled after"
-        assert delta in found.of("dQ", "delta")
-    assert "in tiles of 64 keys" in read("flash", dtype).of("O", "P")[0]
+            assert part_of(found, gradient, "sums")[0] == "float32"
+        assert part_of(found, "dV", "P")[0] == dtype
+        assert (
+            part_of(found, "dQ", "dS")[0]
+            == part_of(found, "dK", "dS")[0]
+            == f"{dtype}, scaled after"
+        )
+        assert delta in part_of(found, "dQ", "delta")
+    assert "in tiles of 64 keys" in part_of(read("flash", dtype), "O", "P")[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
