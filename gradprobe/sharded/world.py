@@ -1,4 +1,4 @@
-"""World: the ranks of one target as the check sees them: started, given their shards, waited for, told of."""
+"""World: the ranks of one target, started, given their shards and waited for; and what they made of them joined."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..model.failures import RanksFailure, UsageFailure
-from ..model.number import plural
+from ..inputs.tensor_layouts import Inputs
+from ..model.assignment import AS_SAVED
+from ..model.case import Case
+from ..model.failures import RanksFailure, TargetFailure, UsageFailure
+from ..model.intermediates import MATRICES
+from ..model.number import listed, plural
+from ..probing.experiment import Experiment
+from ..probing.observe import Execution
 from ..processes.child import WHERE
 from ..processes.ended import last_line, words_of
+from ..runtime.run import Outcome, Trace, expected_shapes
+from ..targets.find import Target
 from .rank import STACK, Answer, RankSetup, Task, serve
-from .shards import ranks_in_words
+from .shards import Shards, division, ranks_in_words
 
 # Seconds: for all ranks to join, since an import may wait for a disk; without a sign of work, before and after one has
 # answered; for a stack to be written; and between two looks.
@@ -51,6 +59,11 @@ class _Rank:
             self.answer = pickle.loads(self.connection.recv_bytes())
         except (EOFError, ConnectionError):
             self.is_gone = True
+
+    def end(self, patience: float) -> None:
+        self.process.join(patience)
+        self.process.kill()
+        self.process.join()
 
 
 def raise_first(answers: Sequence[Answer]) -> None:
@@ -99,9 +112,7 @@ class World:
         for member in self._members:
             member.connection.close()
         for member in self._members:
-            member.process.join(0.0 if self.failed else _ENDING)
-            member.process.kill()
-            member.process.join()
+            member.end(0.0 if self.failed else _ENDING)
         shutil.rmtree(self._folder, ignore_errors=True)
         self.failed = self.failed or "its ranks have ended"
 
@@ -148,39 +159,27 @@ class World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.process.pid, WHERE)
         time.sleep(_SAYING)
-        for member in self._members:
-            member.process.join(_ENDING if member.is_gone else 0.0)
-            member.process.kill()
-            member.process.join()
-        # A rank that dies makes others raise.
-        ended = list(self._of_dead()) or list(self._of_raised())
-        self.failed = "; ".join([*ended, *self._of_waiting(waiting)])
-        return RanksFailure(f"target {self._setup.word!r}: {self.failed}")
-
-    def _of_dead(self) -> Iterator[str]:
-        for member in self._members:
-            if member.is_gone:
-                place = self._place(member)
-                last = f", last {place}" if place else ""
-                yield f"rank {member.number} died: {words_of(member.process.exitcode)}{last}"
-
-    def _of_raised(self) -> Iterator[str]:
-        subject = f"target {self._setup.word!r} "
-        for member in self._members:
-            if member.answer is not None and (raised := member.answer.raised) is not None:
-                yield f"rank {member.number} {raised.message.replace(subject, '', 1)}"
-
-    def _of_waiting(self, waiting: Sequence[_Rank]) -> Iterator[str]:
-        """Where ranks wait, those at one line together."""
+        subject, dead, raised, done = f"target {self._setup.word!r} ", [], [], []
         at: dict[str, list[int]] = {}
-        for member in waiting:
-            at.setdefault(self._place(member) or "outside the target", []).append(member.number)
+        for member in self._members:
+            member.end(_ENDING if member.is_gone else 0.0)
+            name, place, answer = f"rank {member.number}", self._place(member), member.answer
+            if member.is_gone:
+                last = f", last {place}" if place else ""
+                dead.append(f"{name} died: {words_of(member.process.exitcode)}{last}")
+            elif answer is None:
+                at.setdefault(place or "outside the target", []).append(member.number)
+            elif answer.raised is None:
+                done.append(member.number)
+            else:
+                raised.append(f"{name} {answer.raised.message.replace(subject, '', 1)}")
+        told = dead or raised  # a rank that dies makes others raise
         for place, own in at.items():
-            yield f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
-        answers = [(member.number, member.answer) for member in self._members]
-        done = [number for number, answer in answers if answer and not answer.raised]
+            told.append(f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}")
         if done:
-            yield f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"
+            told.append(f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended")
+        self.failed = "; ".join(told)
+        return RanksFailure(f"{subject.strip()}: {self.failed}")
 
     def _place(self, member: _Rank) -> str:
         """The user's line of a rank's stack, without what it was forked from; "" where it is in none."""
@@ -226,11 +225,84 @@ def world_of(setup: RankSetup, ranks: int) -> World:
     if found is None or found.failed:
         close_worlds()
         found = _worlds[setup, ranks] = World(setup, ranks)
-        atexit.unregister(close_worlds)
-        atexit.register(close_worlds)
     return found
 
 
+@atexit.register
 def close_worlds() -> None:
     while _worlds:
         _worlds.popitem()[1].close()
+
+
+def across_ranks(target: Target, case: Case) -> Target:
+    """A target that ranks run; Failure where the case cannot be divided among them."""
+    division(case)
+    return replace(target, ranks=run_on_ranks)
+
+
+def run_on_ranks(
+    experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool
+) -> Execution:
+    """Gives each rank its shard, and puts together what comes, as of one target that was given the whole."""
+    case, target = experiment.case, experiment.target
+    shards = division(case)
+    setup = RankSetup(target.name, target.family, case.device, case.arch, tuple(sys.path))
+    # Where whole tensors lie as they were saved, shards of them are contiguous.
+    assigned = tuple(one for one in inputs.assigned if one[1] != AS_SAVED)
+    tasks = [
+        Task(
+            shards.of_case(rank), shards.cut(inputs.values, case.input_axes, rank), assigned, experiment.fill,
+            experiment.unwritten, banded, copies,
+        )
+        for rank in range(shards.ranks)
+    ]  # fmt: skip
+    answers = world_of(setup, shards.ranks).run(tasks)
+    raise_first(answers)
+    found = [
+        replace(one, sentence=f"rank {rank}: {one.sentence}")
+        for rank, answer in enumerate(answers)
+        for one in answer.memory
+    ]
+    memory = {one.identity: one for one in found}
+    outcome = _joined(shards, [one.outcome for one in answers if one.outcome is not None])
+    unwatched = _each(answer.unwatched for answer in answers)
+    return Execution(inputs, outcome, tuple(memory.values()), unwatched)
+
+
+def _joined(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
+    case = shards.case
+    refusals = [f"rank {at}: {one.refused}" for at, one in enumerate(outcomes) if one.refused]
+    backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
+    note = f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}"
+    return Outcome(
+        trace=None if refusals else _whole(shards, [one.trace for one in outcomes if one.trace]),
+        refused=refusals[0] if refusals else None,
+        kernels=_each(one.kernels for one in outcomes),
+        backends=frozenset().union(*(one.backends for one in outcomes)),
+        taken=frozenset().union(*(one.taken for one in outcomes)),
+        notes=(note, *_each(one.notes for one in outcomes)),
+        warned=_each(one.warned for one in outcomes),
+        dots=_each(one.dots for one in outcomes),
+    )
+
+
+def _each(several: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(one for each in several for one in each))
+
+
+def _whole(shards: Shards, traces: Sequence[Trace]) -> Trace:
+    case, first = shards.case, traces[0].values
+    if whole := [name for name in MATRICES if name in first]:
+        returned = listed(whole)
+        words = f"ranks return {returned}, of which none holds all keys"
+        raise TargetFailure(words, f"leave out {returned}")
+    for number, own in enumerate(trace.values for trace in traces):
+        if own.keys() != first.keys():
+            came = f"rank 0 {', '.join(first)}, rank {number} {', '.join(own)}"
+            words = f"ranks do not return the same intermediates: {came}"
+            raise TargetFailure(words, "return the same from each")
+    values = {
+        name: shards.joined([trace.values[name] for trace in traces], case.axes(name)).to(case.device)
+        for name in expected_shapes(case) if name in first
+    }  # fmt: skip
+    return Trace(values, dict.fromkeys(values, "exported"))

@@ -167,7 +167,8 @@ def loaded_file(
     path, module = Path(file).resolve(), module.replace("gradprobe_target_", "")
     if path.suffix != ".py":
         return LoadedFile.of(path, module="", why="as its host loads it", kernels=kernels)
-    beside = [*_site_folders(), *map(os.path.abspath, _OF_PROJECTS)]
+    beside = [*site.getsitepackages(), site.getusersitepackages()]
+    beside += map(os.path.abspath, _OF_PROJECTS)
     own, copies = FileText.of(path), list[FileText]()
     for other in shadows(module, path, beside):
         copy = FileText.of(Path(other))
@@ -183,27 +184,14 @@ def loaded_file(
     )
 
 
-def _site_folders() -> list[str]:
-    return [*site.getsitepackages(), site.getusersitepackages()]
-
-
 def why_imported(module: str, file: Path) -> str:
-    """Why Python imports this file under a module's name: the entry of its search path, and what that is."""
+    """Why Python imports this file under a module's name: the entry of its search path."""
     for number, entry in enumerate(sys.path, 1):
         if found_in(entry or os.getcwd(), module) == file:
-            folder = _entry(Path(entry).resolve())
+            root, here = Path(entry).resolve(), Path.cwd().resolve()
+            folder = "the current folder" if root == here else str(root)
             return f"{folder}, place {number} of {len(sys.path)} on the search path"
     return "an import hook: it is not on the search path"
-
-
-def _entry(root: Path) -> str:
-    if root == Path.cwd().resolve():
-        return "the current folder"
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    for name, folders in (("PYTHONPATH", given), ("site-packages", _site_folders())):
-        if root in (Path(folder).resolve() for folder in folders):
-            return name
-    return str(root)
 
 
 def stale_bytecode(file: Path) -> Iterator[str]:

@@ -76,20 +76,15 @@ def test_a_copy_where_a_project_keeps_its_sources_is_named_though_no_path_leads_
     assert [copy.file for copy in found.copies] == [str(own)]
 
 
-@pytest.mark.parametrize(
-    ("put", "words"), [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH")]
-)
-def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(
-    here, monkeypatch, put, words
-):
-    folder = here / "elsewhere"
-    folder.mkdir()
-    root = here if put == "cwd" else folder
+@pytest.mark.parametrize("below", ["", "elsewhere"])
+def test_why_a_module_is_imported_names_the_folder_on_the_path(here, monkeypatch, below):
+    root = here / below
+    root.mkdir(exist_ok=True)
     (root / "planted_why.py").write_text(NEW)
-    monkeypatch.setenv("PYTHONPATH", str(folder) if put == "PYTHONPATH" else "")
     monkeypatch.setattr(sys, "path", [str(root), *sys.path])
     why = why_imported("planted_why", root / "planted_why.py")
-    assert why == f"{words}, place 1 of {len(sys.path)} on the search path"
+    folder = root if below else "the current folder"
+    assert why == f"{folder}, place 1 of {len(sys.path)} on the search path"
 
 
 def test_bytecode_that_python_takes_and_is_of_an_older_text_is_stale(here):
