@@ -74,11 +74,10 @@ def measure(
     A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
 
     Args:
-        request: without a seed.
         accept: given the first report, raises where there is no use in going on.
         tick: told before each draw its number, from 1, and how many there are.
     """
-    reports: list[ProbeResult] = []
+    reports, coarser = list[ProbeResult](), Counter[str]()
     for number, seed in enumerate(seeds, 1):
         tick(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
@@ -88,9 +87,7 @@ def measure(
             return report
         accept(report)
         reports.append(report)
-    report, coarser = reports[0], Counter[str]()
-    for each in reports:
-        coarser.update({one.name for _, run in each.measured for one in run.coarser})
+        coarser.update({one.name for _, run in report.measured for one in run.coarser})
     named = ("gradprobe", "torch", "triton", "device")
     return Entry(
         request=request,

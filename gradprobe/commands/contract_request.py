@@ -70,12 +70,7 @@ class Contract:
 
 
 def read_contract(request: CheckRequest) -> Contract:
-    """Runs a target on values that tell its arithmetic.
-
-    Raises:
-        UsageFailure: an option that says nothing here, or a case without such values.
-        TargetFailure: the target could not be run, or gives no gradient.
-    """
+    """Runs a target on values that tell its arithmetic; UsageFailure of an option that says nothing here."""
     for name in _FOREIGN:
         if name in request.options:
             words = f"{flag_of(name)}: contract runs contiguous values of its own, each once"
@@ -138,7 +133,6 @@ def contract_of(target: Target, case: Case) -> Contract:
 
 
 def _of_float32(contract: Contract, target: Target) -> Contract:
-    """How it multiplies float32: by the first arithmetic within whose budget all that came is."""
     experiment, trace = _ran(target, contract.case, pattern="normal")
     for dots in ("ieee", "tf32"):
         # The target is run as it was asked for, and judged by one and the other.

@@ -18,6 +18,7 @@ from .shards import Shards
 
 KEYS = ("dK", "dV")
 """The gradients of keys: sums over ranks."""
+_UNSCALED = "what came before is added to O by {ranks} without being scaled to the new LSE"
 # Batches and key heads that are looked at: those with the most wrong elements.
 _FEW = 8
 Block = Mapping[str, Tensor]
@@ -31,7 +32,6 @@ class RankChange:
     """What one rank may do otherwise than it should."""
 
     kind: str
-    """For scripts: "missing-step"."""
     words: str
     """`the keys of {whose} are left out by {ranks}`."""
     rank: int
@@ -88,7 +88,6 @@ class Blocks:
         return self.shards.index("n", rank).to(self._lse.device)
 
     def owner(self, rank: int, step: int) -> int:
-        """Whose keys a rank meets in a step."""
         return (rank - step) % self.ranks
 
     def at(self, name: str, rank: int) -> tuple[Tensor, ...]:
@@ -114,13 +113,15 @@ class Blocks:
 
     def seen_by(self, valid: Tensor) -> list[list[Block]]:
         """By rank and step, the block where rows see keys so: [X or 1, 1, M, N] of the whole."""
-        found = []
+        found: list[list[Block]] = []
         for rank in range(self.ranks):
             of_rank = valid[:, :, self._rows(rank)]
-            owners = [self.owner(rank, step) for step in range(self.ranks)]
-            found.append(
-                [self._block(rank, of_rank[..., self._keys(of)], of, of) for of in owners]
-            )
+            found.append([])
+            for step in range(self.ranks):
+                owner = self.owner(rank, step)
+                found[rank].append(
+                    self._block(rank, of_rank[..., self._keys(owner)], owner, owner)
+                )
         return found
 
     def right(self) -> list[list[Block]]:
@@ -195,12 +196,10 @@ class Blocks:
             for step in steps:
                 for block in blocks[:step]:
                     block["O"] = block["O"] * grown[step - 1][..., None]
-            words = (
-                "what came before is added to O by {ranks} without being scaled to the new LSE"
-            )
-            words += "" if len(steps) == 1 else ", in every step"
             o = {("O", rank): self._of_rows(rank, blocks)["O", rank]}
-            yield RankChange("rescale", words, rank, steps[0] if len(steps) == 1 else None, o)
+            words, step = _UNSCALED, steps[0] if len(steps) == 1 else None
+            words += ", in every step" if step is None else ""
+            yield RankChange("rescale", words, rank, step, o)
 
 
 def _sum(blocks: Sequence[Block], name: str) -> Tensor:

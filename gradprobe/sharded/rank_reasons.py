@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,14 +82,12 @@ def explanations(seen: WrongRun, shards: Shards) -> list[ShardExplanation]:
             hit, wrong = _score(blocks, key, change.predicted[key], change.other)
             if hit >= CONSISTENT * wrong:
                 fitting[key].append(ShardExplanation(change, *key, hit / wrong, wrong))
-    best = [_best(every) for every in fitting.values() if every]
-    common = Counter(one.said for every in best for one in every)
+    best, common = list[list[ShardExplanation]](), Counter[Any]()
+    for every in filter(None, fitting.values()):
+        most = max(one.explained for one in every)
+        best.append([one for one in every if one.explained > most - _AS_GOOD])
+        common.update(one.said for one in best[-1])
     return [max(every, key=lambda explained: common[explained.said]) for every in best]
-
-
-def _best(fitting: Sequence[ShardExplanation]) -> list[ShardExplanation]:
-    most = max(one.explained for one in fitting)
-    return [one for one in fitting if one.explained > most - _AS_GOOD]
 
 
 def _score(
@@ -190,9 +189,8 @@ def _not_sought(seen: WrongRun, shards: Shards) -> str:
     if x.softcap is not None or x.alibi is not None:
         return "the step can only be found without softcap and ALiBi"
     if x.q.shape[2] * x.k.shape[2] > most:
-        return (
-            f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
-        )
+        words = f"a head has more than {most:,} scores, too many to find the step"
+        return f"{words}: try a shorter case"
     return ""
 
 
@@ -202,11 +200,8 @@ def _where(seen: WrongRun, shards: Shards) -> Iterator[str]:
         axes, wrong = seen.case.axes(name), (~seen.right[name]).nonzero()
         at = next((at for at, letter in enumerate(axes) if letter in shards.held), None)
         if at is not None:
-            ranks = [
-                rank
-                for rank in range(shards.ranks)
-                if bool(torch.isin(wrong[:, at].cpu(), shards.index(axes[at], rank)).any())
-            ]
+            owners = [shards.owner(axes[at], index) for index in wrong[:, at].unique().tolist()]
+            ranks = sorted({owner[0] for owner in owners if owner is not None})
             yield f"{name} is wrong in the {_shards(ranks)} of {shards.ranks}"
 
 
@@ -219,7 +214,7 @@ def _diagnoses(found: Sequence[ShardExplanation], ranks: int) -> Iterator[Diagno
     groups: dict[tuple[str, int | None, str], list[ShardExplanation]] = {}
     for one in found:
         groups.setdefault(one.said, []).append(one)
-    for number, group in enumerate(sorted(groups.values(), key=lambda group: -_weight(group))):
+    for number, group in enumerate(sorted(groups.values(), key=_weight, reverse=True)):
         change, own = group[0].change, sorted({one.change.rank for one in group})
         explained = _weight(group) / sum(one.wrong for one in group)
         names = list(dict.fromkeys(one.name for one in group))

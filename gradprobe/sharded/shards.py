@@ -52,9 +52,9 @@ class Shards:
 
     def of_case(self, rank: int) -> Case:
         """The case of one rank's shard, as for a target that is given no more than that."""
-        sizes: dict[str, Any] = {
-            _SIZES[letter]: len(own[rank]) for letter, own in self.held.items()
-        }
+        sizes: dict[str, Any] = {}
+        for letter, own in self.held.items():
+            sizes[_SIZES[letter]] = len(own[rank])
         return replace(self.case, ranks=None, shards=Case.shards, layouts=(), runs=(), **sizes)
 
     def cut(

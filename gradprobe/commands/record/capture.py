@@ -51,9 +51,8 @@ class CapturePlan:
     """Where and how many sets of inputs are kept."""
 
     folder: Path
-    """It holds one file for each set, and is made with the first."""
     keep: int
-    """How many sets are kept at most."""
+    """The most sets."""
     order: str
     """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
 
@@ -94,7 +93,6 @@ class WatchedFunction:
     """
 
     def __init__(self, function: Callable[..., Any], name: str, how: CapturePlan) -> None:
-        """`name` is what sentences call the function."""
         self.name, self.folder, self._how = name, how.folder, how
         self.files: list[Path] = []
         self.on_change: Callable[[], None] = lambda: None
@@ -227,12 +225,7 @@ class WatchedFunction:
     def _read(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A call's tensors by their names here, in the program's own memory; and its options as plain data.
-
-        Raises:
-            UnfitCall: q, k or v is missing, or the values of a tensor cannot be read.
-            TypeError: the function does not take these arguments.
-        """
+        """A call's tensors by their names here, in the program's own memory; and its options as plain data."""
         import torch
 
         given = self._by_canonical_name(args, kwargs)

@@ -27,33 +27,28 @@ class WatchedCalls:
     """What one process saw of a watched function, or several together."""
 
     imported: bool = False
-    """Whether the function's module was imported and holds the function."""
     trouble: str = ""
     """Why the function could not be wrapped."""
     calls: int = 0
     without_grad: int = 0
     """Calls under no_grad, or in which no input needs a gradient."""
     not_finite: int = 0
-    """Sets that were not kept because they hold NaN or infinity."""
     over: int = 0
     """Sets that were not kept because the limit was reached."""
     kept: dict[str, str] = field(default_factory=dict)
     """By the name of its file what a set is, in words."""
     failures: dict[str, int] = field(default_factory=dict)
-    """What went wrong in watching, and how often."""
     notes: list[str] = field(default_factory=list)
     """What a kept set leaves out."""
     main: str = ""
     """The file that the process ran."""
     path: list[str] = field(default_factory=list)
-    """Where it looked for modules."""
     python: str = ""
     """The Python that ran it, where the function was not wrapped."""
     torch: bool = False
     """Whether that Python has torch."""
 
     def write(self, folder: Path) -> None:
-        """Writes the file of this process, which replaces an older one at once."""
         partial = folder / f".seen-{os.getpid()}"
         partial.write_text(json.dumps(asdict(self)))
         partial.replace(folder / f"seen-{os.getpid()}.json")

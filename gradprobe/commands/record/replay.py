@@ -45,10 +45,9 @@ def run_watched(
 ) -> ProgramResult:
     """Runs a command and watches a function in every Python process that it starts.
 
-    Afterwards modules are found where the command found them.
+    The sets of an earlier run are removed. Afterwards modules are found where the command found them.
 
     Args:
-        how: its folder is cleared of the sets of an earlier run.
         quiet: the command's stdout goes to stderr.
 
     Raises:
@@ -79,7 +78,6 @@ def run_watched(
 
 
 def _clear(how: CapturePlan) -> None:
-    """Makes the folder, and removes from it only what an earlier run wrote there."""
     folder = how.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
