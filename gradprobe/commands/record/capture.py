@@ -130,7 +130,6 @@ class WatchedFunction:
         from torch.utils._python_dispatch import _disable_current_modes
 
         with self._lock:
-            before = self._kinds()
             try:
                 with torch.no_grad(), _disable_current_modes():
                     return act(*args)
@@ -140,20 +139,16 @@ class WatchedFunction:
                     words = f"watching {self.name} failed: {type(error).__name__}: {error}"
                 if words in failures or len(failures) < _MOST_FAILURES:
                     failures[words] = failures.get(words, 0) + 1
-                return None
-            finally:
-                if self._kinds() != before:
+                if failures.get(words) == 1:
                     self.on_change()
-
-    def _kinds(self) -> list[int]:
-        seen = self.seen
-        lengths = [len(seen.kept), len(seen.failures), len(seen.notes)]
-        return [*lengths, *map(bool, vars(seen).values())]
+                return None
 
     def _before(
         self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> _PendingCall | None:
         self.seen.calls += 1
+        if self.seen.calls == 1:
+            self.on_change()
         tensors, options = self._read(args, kwargs)
         grad = tensors.pop("do", None)
         needs_grad = grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
@@ -220,6 +215,7 @@ class WatchedFunction:
         save(path, found)
         self.files.append(path)
         self.seen.kept[path.name] = _in_words(found)
+        self.on_change()
         return True
 
     def _read(
