@@ -29,7 +29,7 @@ def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")
 @pytest.mark.parametrize(
-    ("word", "names"), [("flash", {"flash.py"}), ("flash-cuda", {"flash_cuda.py", "flash.cu"})]
+    ("word", "names"), [("flash", {"flash.py"}), ("flash-cuda", {"cuda_kernels.py", "flash.cu"})]
 )
 def test_the_files_of_a_target_and_of_its_kernels_are_told_with_the_kernels_that_it_launches(
     word, names
