@@ -197,9 +197,9 @@ class Blocks:
                 for block in blocks[:step]:
                     block["O"] = block["O"] * grown[step - 1][..., None]
             o = {("O", rank): self._of_rows(rank, blocks)["O", rank]}
-            words, step = _UNSCALED, steps[0] if len(steps) == 1 else None
-            words += ", in every step" if step is None else ""
-            yield RankChange("rescale", words, rank, step, o)
+            alone = steps[0] if len(steps) == 1 else None
+            words = _UNSCALED + (", in every step" if alone is None else "")
+            yield RankChange("rescale", words, rank, alone, o)
 
 
 def _sum(blocks: Sequence[Block], name: str) -> Tensor:
