@@ -191,9 +191,9 @@ def render_changes(changes: Changes, width: int, *, utf8: bool = True) -> list[T
 def _failing(changes: Changes) -> Iterator[str]:
     for layout, name in changes.grown:
         words = []
-        for figure, one in changes.cells[layout, name].items():
-            if one.verdict == GROWN:
-                factors = f"{_written(one.factor)}x, noise up to {_written(one.noise)}x"
+        for figure, change in changes.cells[layout, name].items():
+            if change.verdict == GROWN:
+                factors = f"{_written(change.factor)}x, noise up to {_written(change.noise)}x"
                 words.append(f"{FIGURES[figure]} error {factors}")
         yield f"GREW {name} {layout} {'; '.join(words)}"
     for layout, name in changes.gone:

@@ -17,7 +17,7 @@ from ...render.rows import folded, headed
 from ...render.source_places import base_of, place_of
 from .examination import Examination
 from .ladder import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
-from .survey import FileText, LoadedFile
+from .machine_survey import FileText, LoadedFile
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
@@ -67,8 +67,8 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
     """A row for each rung, and a column for each way in which kernels were run."""
     run = [one for one in made.climbed if one.state != NOT_RUN]
     rows: dict[str, dict[str, RungResult]] = {}
-    for one in (*run, *made.closer):
-        rows.setdefault(one.rung.title, {})[one.rung.how] = one
+    for result in (*run, *made.closer):
+        rows.setdefault(result.rung.title, {})[result.rung.how] = result
     shown = {one.rung.how for one in run}
     ways = {way: max(len(way) + 1, _STATE) for way in _WAYS if way in shown}
     heads = "".join(f"{way:<{room}}" for way, room in ways.items())
@@ -83,10 +83,10 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
         blames = next(iter(results.values())).rung.blames
         words = f" {'in' if is_bad else 'out'} {blames}"
         yield line.append(words, "bold red" if is_bad else "dim")
-    for one in run:
-        if one.words and one is not made.first_bad:
-            where = ", ".join(filter(None, (one.rung.title, one.rung.how)))
-            yield from folded(f"{where}: {one.words}", width)
+    for result in run:
+        if result.words and result is not made.first_bad:
+            where = ", ".join(filter(None, (result.rung.title, result.rung.how)))
+            yield from folded(f"{where}: {result.words}", width)
     if above := made.climbed[len(run) :]:
         count, last = plural(len(above), "rung"), quoted(above[-1].rung.title)
         yield Text(f"  above it {count} not run, to {last}", "dim")

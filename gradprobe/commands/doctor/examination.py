@@ -36,8 +36,8 @@ from .ladder import (
     machine_rungs,
     target_rungs,
 )
+from .machine_survey import MachineSurvey, facts_here, survey_machine, survey_target
 from .primitives import run_primitive
-from .survey import MachineSurvey, facts_here, survey_machine, survey_target
 
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0

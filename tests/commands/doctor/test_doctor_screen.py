@@ -22,7 +22,12 @@ from gradprobe.commands.doctor.ladder import (
     TargetTraits,
     machine_rungs,
 )
-from gradprobe.commands.doctor.survey import FileText, LoadedFile, MachineSurvey, facts_here
+from gradprobe.commands.doctor.machine_survey import (
+    FileText,
+    LoadedFile,
+    MachineSurvey,
+    facts_here,
+)
 
 HOME = str(Path.home())
 PLACE = "the current folder, place 1 of 5 on the search path"

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from gradprobe.commands.doctor.survey import (
+from gradprobe.commands.doctor.machine_survey import (
     loaded_file,
     stale_bytecode,
     survey_target,
