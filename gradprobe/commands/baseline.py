@@ -77,7 +77,8 @@ def measure(
         accept: given the first report, raises where there is no use in going on.
         tick: told before each draw its number, from 1, and how many there are.
     """
-    reports, coarser = list[ProbeResult](), Counter[str]()
+    reports: list[ProbeResult] = []
+    coarser = Counter[str]()
     for number, seed in enumerate(seeds, 1):
         tick(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
