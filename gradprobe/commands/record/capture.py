@@ -26,7 +26,7 @@ from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.writing import safe
 from ...targets.naming import canonical_name, conventions, readable
-from .import_hook import WatchedCalls
+from .watched_calls import WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor

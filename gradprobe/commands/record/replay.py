@@ -17,7 +17,7 @@ from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ..suite.plan import Plan, PlannedCheck
 from .capture import ENDING, FOLDER, CapturePlan, parted
-from .import_hook import WatchedCalls, calls_seen
+from .watched_calls import WatchedCalls, calls_seen
 
 
 @dataclass(frozen=True)
