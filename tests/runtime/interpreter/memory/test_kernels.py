@@ -140,6 +140,12 @@ def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bi
     assert says(race, *place, "4 lanes in 4 programs")
 
 
+def test_programs_of_two_launches_may_store_different_values_to_one_address():
+    out = torch.zeros(8)
+    store = lambda grid, at, value: kernels.store_number[(grid,)](out[at:], 1, value, 0.0)  # noqa: E731
+    assert findings(lambda: (store(5, 0, 1.0), store(1, 4, 2.0), store(1, 4, 3.0)), out=out) == ()
+
+
 def test_two_zeros_are_told_apart_by_their_sign_and_one_nan_is_equal_to_itself():
     store = lambda *values: kernels.store_one_of[(2,)](torch.tensor(values), torch.zeros(1))  # noqa: E731
     assert finding(lambda: store(0.0, -0.0)).lanes == 1
@@ -191,6 +197,16 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
     unwritten.allocated(x[2:4])
     assert says(finding(copying_all(x, out), unwritten), "[2], which nothing has written")
     assert findings(copying(x, out, 2), unwritten) == (), "a masked load reads nothing"
+
+
+def test_what_is_allocated_once_more_has_lost_its_values():
+    x, out = torch.zeros(16), torch.zeros(16)
+    unwritten, read = empty(x), copying_all(x, out)
+    assert findings(lambda: (copying_all(out, x)(), read()), unwritten) == ()
+    unwritten.allocated(x)
+    # A program of each launch, by one number.
+    twice = finding(lambda: (read(), read()), unwritten)
+    assert says(twice, "(program (0, 0, 0))", "32 lanes in 2 programs")
 
 
 def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
