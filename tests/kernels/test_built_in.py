@@ -118,6 +118,17 @@ def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
 
 
 @on_cpu
+def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse():
+    hidden = torch.zeros(17, 17, dtype=torch.bool)
+    actual = of_softmax(mask=hidden)
+    assert all(
+        value.eq(-torch.inf if name == "LSE" else 0).all() for name, value in actual.items()
+    )
+    assert of_softmax(mask=hidden, sinks=torch.tensor([1.5]))["LSE"].eq(1.5).all()
+    assert of_softmax(sinks=torch.tensor([-torch.inf]))["dSink"].eq(0).all()
+
+
+@on_cpu
 @pytest.mark.parametrize("softcap", [0.5, 50.0])
 def test_a_capped_score_and_its_derivative_err_by_no_more_than_3_roundings(softcap):
     import triton

@@ -142,6 +142,37 @@ def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(kernel, tensor, 
     assert_same_bits(kernel.run(kernel.values | {tensor: far}), kernel.expected)
 
 
+def test_nothing_that_is_returned_depends_on_what_the_allocator_left(kernel, monkeypatch):
+    # Some tiles are not visited.
+    options = {"block_n": 16} | ({} if kernel.is_lazy else {"window": (2, 0)})
+    expected = kernel.run(kernel.values, **options)
+    filled = []
+
+    def poisoned(original):
+        def allocate(*args, **options):
+            made = original(*args, **options)
+            filled.append(made.shape)
+            return made.fill_(float("nan")) if made.is_floating_point() else made
+
+        return allocate
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
+    results = kernel.run(kernel.values, **options)
+    monkeypatch.undo()
+    assert {expected[name].shape for name in ("O", "dQ", "dK", "dV", "LSE", "delta")} <= {*filled}
+    assert_same_bits(results, expected)
+
+
+def test_a_nan_in_the_padding_is_never_read():
+    kernel = made("flash")
+    values = {name: value.clone() for name, value in kernel.values.items()}
+    for name in ("q", "k", "v", "do", "o", "lse", "bias"):
+        values[name][1, :, 11:] = torch.nan
+    values["bias"][1, :, :, 11:] = torch.nan
+    assert_same_bits(kernel.run(values), kernel.expected)
+
+
 def test_o_and_lse_are_computed_where_they_are_not_given_and_seqlens_may_be_of_64_bits():
     for kernel in (made("flash"), made("lazy")):
         given = {name: value for name, value in kernel.values.items() if name not in ("o", "lse")}
