@@ -43,6 +43,13 @@ __global__ void elsewhere(float* out) {
     else __syncthreads();  // else-barrier
     out[threadIdx.x] = 1.0f;
 }
+__global__ void one_barrier_more(float* out) {
+    __shared__ float cell;
+    if (threadIdx.x < 2) cell = threadIdx.x;  // more-race
+    __syncthreads();
+    if (threadIdx.x == 3) __syncthreads();  // more-barrier
+    out[threadIdx.x] = cell;
+}
 __global__ void warp_apart(float* out) {
     if (threadIdx.x < 16) __syncwarp();  // warp-apart
     else __syncthreads();
@@ -185,6 +192,15 @@ def test_threads_at_two_barriers(module):
     assert at(barrier.before, module, "else-barrier")
     assert (barrier.now.thread, barrier.before.thread) == ((0, 0, 0), (2, 0, 0))
     clean(module, "unrolled", 1, 40, 0, torch.zeros(40))
+
+
+def test_a_barrier_that_the_others_never_reach(module):
+    with watched(Watch()) as watch, pytest.raises(TargetFailure) as caught:
+        module.one_barrier_more(1, 8, 0, OUT)
+    words = ("thread (3, 0, 0)", "more-barrier", "has ended")
+    assert all(each in str(caught.value) for each in words)
+    assert [finding.kind for finding in watch.findings] == [RACE], "what came before is told"
+    assert at(watch.findings[0].now, module, "more-race")
 
 
 def test_a_warp_barrier_that_half_a_warp_reaches(module):

@@ -170,3 +170,10 @@ def are_in(race, accesses: list[Access], *how: bool) -> bool:
     return any(
         is_race(*pair, *how) for pair in itertools.product(those(race.now), those(race.before))
     )
+
+
+def test_programs_have_races_and_have_none():
+    counts = [len(by_definition(drawn(seed)[1], seed % 4 == 3, False)) for seed in range(200)]
+    assert min(counts) == 0
+    assert sum(count == 0 for count in counts) >= 10
+    assert sum(count >= 3 for count in counts) >= 50
