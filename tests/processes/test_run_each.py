@@ -267,6 +267,13 @@ def test_closing_the_iterator_leaves_no_process(tmp_path):
     assert gone(grandchild)
 
 
+def test_a_timeout_stops_grandchildren_too(tmp_path):
+    file = tmp_path / "grandchild"
+    (end,) = ended(("with_a_grandchild", str(file)), timeout=1.5)
+    assert end.crash.kind == "Timeout"
+    assert gone(int(file.read_text()))
+
+
 SCRIPT = """
 import sys
 from gradprobe.processes import each, run_each
