@@ -33,6 +33,12 @@ def test_a_barrier_mends_a_race_within_one_block_alone(kind, in_block, fix):
     assert cause_of(kind, "tile", "wrong", "dq_kernel", in_block=in_block)[0].fix.startswith(fix)
 
 
+def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that_wrapped_around():
+    cause, _ = cause_of(OUTSIDE, "do", "far away", "k", "f", 7, access="load", wraps=True)
+    assert (cause.fault, cause.fault_class) == ("wrap/do", "I64")
+    assert cause.fix.startswith("widen the index")
+
+
 def test_what_one_kernel_left_unwritten_is_told_first_where_that_stores_the_rest_and_is_launched(
     tmp_path,
 ):
@@ -98,6 +104,13 @@ def test_without_memory_it_is_a_sentence_and_nothing_where_another_length_is_wro
         assert by_length(of, []) == []
         assert of.known[0].startswith("contiguous, it is right at")
     assert by_length(check(FINDING, right_at=lambda first: ""), [OUT]) == [OUT]
+
+
+def test_no_other_length_is_asked_for_where_a_cause_is_predicted_or_rounding_may_decide():
+    of, tail = check(right_at=pytest.fail), Diagnosis("tail/k", "M3", "the tail", 1.0)
+    of.predicted = {"tail/k"}
+    assert by_length(of, [tail]) == [tail]
+    assert by_length(check(ratio=1.04, right_at=pytest.fail), []) == []
 
 
 K_AT, DO_AT = (CauseLine("a.py", at, "k", kernel="backward") for at in (9, 8))

@@ -7,7 +7,7 @@ import pytest
 
 from gradprobe.diagnosis.edits import judge
 from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
-from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit
+from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit, result_of
 from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance, Client
 from gradprobe.model.report import passing_edit, patched
@@ -173,6 +173,19 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert replace(before, wrong=wrong).is_better_than(before) is is_better
     assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
+
+
+def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(
+    tmp_path, monkeypatch
+):
+    """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
+    begun = experiment_on(tmp_path, EXAMPLE)
+    search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
+    wrong = result_of(search.wrong[0])
+    came = iter([replace(wrong, harm=1), wrong])
+    monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
+    nothing = Candidate(KernelFile(f"{tmp_path}/delta.py", EXAMPLE), (), 0.0)
+    assert next(search._showing(nothing, search.wrong[0]))[1] == wrong
 
 
 def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path, monkeypatch):

@@ -30,6 +30,13 @@ def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp
     assert (finding.fix, finding.where.instead) == ("stride_qh -> stride_doh", "stride_doh")
 
 
+def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
+    edit = ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
+    (finding,) = reading(tmp_path, edit).findings
+    told = finding.where.line, marked(finding), finding.where.kernel
+    assert told == (10, "stride_qm", "touch_kernel")
+
+
 def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
     sibling = """
 

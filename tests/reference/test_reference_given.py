@@ -67,6 +67,11 @@ SOFTMAX_MOVES = {
 }  # fmt: skip
 
 
+def test_a_wrong_ds_leaves_dbias_alone_under_softcap_where_dbias_is_a_sum_of_dt():
+    assert changed(softmax(softcap=0.5), "dS") == {"dQ", "dK"}
+    assert changed(softmax(softcap=0.5), "delta") == {"dS", "dQ", "dK", "dBias"}
+
+
 OF_DSINK = ("LSE", "P", "O", "delta")
 
 
