@@ -35,6 +35,16 @@ def test_a_right_reference_of_any_style_is_not_refused(name):
     assert made.diagnoses == made.known == ()
 
 
+def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown_and_no_code_is_changed():
+    code = written.unmasked_again.__code__
+    (first,) = audit(written.unmasked_again, seeds=1).diagnoses
+    where = first.where[0]
+    assert (first.fault, where.code[: where.column]) == ("mask/causal", "P = ")
+    assert where.code[where.column :][: where.length] == "torch.softmax(S, dim=-1)"
+    assert written.unmasked_again.__code__ is code
+    assert not any(name.startswith("__gradprobe") for name in vars(written))
+
+
 def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
     words = r"unmasked_again: the causal mask is left out \(written.py:\d+: P = torch.softmax"
     with pytest.raises(ReferenceFailure, match=words):
