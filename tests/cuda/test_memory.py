@@ -191,6 +191,20 @@ __global__ void everyone(float* out, int differs) {
     __syncthreads();
     out[threadIdx.x] = bound;
 }
+__global__ void second_value(float* out) {
+    __shared__ float cell;
+    if (threadIdx.x < 2) cell = 1.0f;  // second-equal
+    if (threadIdx.x == 1) cell = 2.0f;  // second-other
+    __syncthreads();
+    out[threadIdx.x] = cell;
+}
+__global__ void then_races(float* out) {
+    __shared__ float first, second;
+    first = 1.0f;
+    second = threadIdx.x + 0.1f;  // no half of it, of 2 bytes, is that of another thread's
+    __syncthreads();
+    out[threadIdx.x] = first + second;
+}
 __global__ void signs(float* out) {
     if (threadIdx.x < 2) out[0] = threadIdx.x ? -0.0f : 0.0f;  // signs
 }
@@ -565,6 +579,19 @@ def test_one_other_value_among_them_is_a_race(module, differs):
     (race,) = findings(module, "everyone", 1, 64, 0, torch.zeros(64), differs)
     assert (race.kind, race.array) == (RACE, "bound")
     assert differs in (race.now.thread[0], race.before.thread[0] + 1, race.before.thread[0])
+
+
+def test_a_second_value_of_a_thread_that_stored_the_same_before_is_a_race(module):
+    race = one(module, "second_value", 1, 32, 0, torch.zeros(32))
+    assert race.kind == RACE
+    assert at(race.now, module, "second-other")
+    assert at(race.before, module, "second-equal")
+
+
+def test_equal_stores_hide_no_race_behind_them(module):
+    watch = launch(module, "then_races", 1, 64, torch.zeros(64))
+    assert [(race.kind, race.array) for race in watch.findings] == [(RACE, "second")]
+    assert [stores.array for stores in watch.equal_stores] == ["first"]
 
 
 def test_values_are_compared_by_their_bits(module):
