@@ -182,7 +182,7 @@ def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_non
     begun = experiment_on(tmp_path, EXAMPLE)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
     wrong = result_of(search.wrong[0])
-    came = iter([replace(wrong, harm=1), wrong])
+    came = iter([replace(wrong, harm=wrong.harm + 1), wrong])
     monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
     nothing = Candidate(KernelFile(f"{tmp_path}/delta.py", EXAMPLE), (), 0.0)
     assert next(search._showing(nothing, search.wrong[0]))[1] == wrong
