@@ -87,7 +87,7 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
     process, out, err = ended(f"run --watch model:f --json out.json -- {sys.executable} run.py")
     assert process.returncode == 3
     assert json.loads((folder / "out.json").read_text())["verdict"] == "error"
-    assert "target 'model:f' crashed: killed by SIGSEGV" in err
+    assert "target 'model:f' crashed (as-saved): killed by SIGSEGV" in out
 
 
 @sampled(

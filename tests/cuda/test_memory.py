@@ -201,7 +201,7 @@ __global__ void second_value(float* out) {
 __global__ void then_races(float* out) {
     __shared__ float first, second;
     first = 1.0f;
-    second = threadIdx.x + 0.1f;  // no half of it, of 2 bytes, is that of another thread's
+    second = threadIdx.x;
     __syncthreads();
     out[threadIdx.x] = first + second;
 }

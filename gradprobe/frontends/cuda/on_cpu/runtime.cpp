@@ -286,10 +286,11 @@ Copy copy_of(const Filled& one) {
 
 // Judges what the latest access left open, now that it is done.
 void settle() {
+    auto is_equal = [](const Doubt& one) { return !memcmp(one.before, one.address, one.bytes); };
+    bool are_equal = std::all_of(m.doubts.begin(), m.doubts.end(), is_equal);
     for (Doubt& doubt : m.doubts) {
-        bool is_equal = !memcmp(doubt.before, doubt.address, doubt.bytes);
-        if (is_equal) doubt.race.kind = GP_EQUAL;
-        if (!is_equal || doubt.is_told) found(doubt.race);
+        if (are_equal) doubt.race.kind = GP_EQUAL;
+        if (are_equal ? doubt.is_told : !is_equal(doubt)) found(doubt.race);
     }
     m.doubts.clear();
     for (const Filled& one : m.filled) m.shadows[one.region].copies[one.granule] = copy_of(one);
