@@ -39,15 +39,15 @@ def evaluate(
     p = step("P", (s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
     z = p + x.tau[tile.heads, None, None] / (i + 1)
     pe = z.relu() * valid
-    step.last("O", lambda: pe @ v)
+    step.product("O", pe, v)
 
     dpe = x.once("dPE", tile, lambda: do @ v.mT)
     dp = step("dP", dpe * (z > 0) * valid)
     delta = step("delta", (p * dp).sum(-1))
     ds = step("dS", p * (dp - delta[..., None]))
-    step.last("dQ", lambda: x.scale * (ds @ k))
-    step.last("dK", lambda: x.scale * (ds.mT @ q))
-    step.last("dV", lambda: pe.mT @ do)
+    step.product("dQ", ds, k, x.scale)
+    step.product("dK", ds.mT, q, x.scale)
+    step.product("dV", pe.mT, do)
     step.last("dTau", lambda: (dp / (i + 1)).sum((-2, -1)))
     if (bias := x.bias) is not None:
         step.last("dBias", lambda: sum_by_distance(ds, i - j, bias.shape[1]))

@@ -56,9 +56,9 @@ def evaluate(
     dt = (dp - delta[..., None]).mul_(p)
     ds = step("dS", dt if x.softcap is None else dt * (1 - tanh**2))
     dt = ds if x.softcap is None else dt
-    step.last("dQ", lambda: x.scale * (ds @ k))
-    step.last("dK", lambda: x.scale * (ds.mT @ q))
-    step.last("dV", lambda: pe.mT @ do)
+    step.product("dQ", ds, k, x.scale)
+    step.product("dK", ds.mT, q, x.scale)
+    step.product("dV", pe.mT, do)
     if (bias := x.bias) is not None:
         step.last("dBias", lambda: dt.sum_to_size(x.bias_part(bias, tile).shape))
     if x.sinks is not None:

@@ -218,7 +218,7 @@ def _word(option: Option, value: Any, where: str) -> Any:
     try:
         if option in OPTIONS:
             parse({option.name: word})
-        else:
+        elif option.parse is not None:
             option.parse(word)
     except UsageFailure as refused:
         raise UsageFailure(f"{where}: {refused}", refused.way_out) from None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..model.assignment import dense_strides
 from ..model.intermediates import AXIS_WORDS, DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import Hypothesis, WrongRun, entered
 from .variant import found_at, offsets, whole_storage
@@ -95,7 +96,7 @@ def _stored(seen: WrongRun, gradient: str, tensor: Tensor) -> Iterator[Hypothesi
     name, ways = gradient.lower(), list[_Way]()
     ways += _by_other_strides(seen, name, tensor, "store", "is stored")
     summary, axes = f"{gradient} is stored as if it were contiguous", _axes_of(name, seen)
-    ways.append(_Way(f"layout/{name}", summary, "", _dense(tensor), axes))
+    ways.append(_Way(f"layout/{name}", summary, "", dense_strides(tensor.shape), axes))
     for way in _each_once(tensor, ways):
         finish = partial(_stored_at, gradient, tensor, way.at(tensor))
         yield _hypothesis(way, name, (gradient,), finish=finish)
@@ -121,7 +122,7 @@ def _stored_at(
 
 
 def _as_contiguous(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
-    shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
+    shape, own, dense = tuple(tensor.shape), tensor.stride(), dense_strides(tensor.shape)
     ways = {"as if it were contiguous": dense}
     if len(shape) > 1:
         ways["as if its last stride were 1"] = (*own[:-1], 1)
@@ -135,10 +136,6 @@ def _as_contiguous(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     for words, strides in ways.items():
         summary = f"{title(name)} is addressed {words}, and does not lie so"
         yield _Way(f"layout/{name}", summary, fix, strides)
-
-
-def _dense(tensor: Tensor) -> tuple[int, ...]:
-    return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
 def _by_other_strides(

@@ -24,7 +24,8 @@ class Option:
     """The type of what the command line holds: int, float, str, bool or a list of str."""
     help: str
     metavar: str | None = None
-    parse: Callable[[Any], Any] = lambda word: word
+    parse: Callable[[Any], Any] | None = None
+    """What makes its value of the word, where that is another."""
     numbers: bool = False
     """Whether the word is numbers separated by commas."""
 
@@ -192,7 +193,8 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
     given = dict[str, Any]()
     for name, word in words.items():
         if word is not None and word != []:
-            given["layouts" if name == "layout" else name] = _BY_NAME[name].parse(word)
+            value = _BY_NAME[name].parse
+            given["layouts" if name == "layout" else name] = value(word) if value else word
     if "inputs" not in given:  # a file of inputs holds some of them
         refuse_unknown(given)
     return given

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..model.assignment import spanned
+from ..model.assignment import dense_strides, spanned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,15 +93,6 @@ def for_more_batches(
         name: replace(place, strides=(blocks[place.buffer], *place.strides[1:]))
         for name, place in four.items()
     }
-
-
-def dense_strides(shape: tuple[int, ...], order: Sequence[int], last: int = 1) -> tuple[int, ...]:
-    """The strides of axes that lie in some order, without gaps but for those that the innermost stride makes."""
-    strides = [0] * len(shape)
-    for axis in reversed(order):
-        strides[axis] = last
-        last *= max(shape[axis], 1)
-    return tuple(strides)
 
 
 def in_words(shape: tuple[int, ...], place: Placement | None) -> str:

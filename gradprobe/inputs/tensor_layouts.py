@@ -15,6 +15,7 @@ from ..model.assignment import (
     PLAIN,
     SCALED,
     Assigned,
+    dense_strides,
     memory_order,
     run_name,
     spanned,
@@ -24,7 +25,7 @@ from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
-from .placement import Placement, dense_strides
+from .placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .failures import TargetFailure, UsageFailure, did_you_mean
@@ -180,6 +181,17 @@ def _axes_left(letters: str, shapes: str) -> str:
 def _axes(letters: str, shapes: str) -> str:
     """The same in the order of the target."""
     return shapes if letters == PLAIN else _axes_left(letters, shapes)
+
+
+def dense_strides(
+    shape: tuple[int, ...], order: Sequence[int] = (), last: int = 1
+) -> tuple[int, ...]:
+    """The strides of axes in some order, else their own, without gaps but for those that the innermost stride makes."""
+    strides = [0] * len(shape)
+    for axis in reversed(order or range(len(shape))):
+        strides[axis] = last
+        last *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

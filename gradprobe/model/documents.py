@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -125,7 +126,7 @@ def several_document(several: Reports) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return _listed(msgspec.to_builtins(value, enc_hook=lambda number: number.plain))
+    return _listed(msgspec.to_builtins(value, enc_hook=attrgetter("plain")))
 
 
 def _listed(value: Any) -> Any:

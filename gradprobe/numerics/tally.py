@@ -151,18 +151,15 @@ class Finding:
     def head_status(self, batch: int, head: int) -> str:
         return _status(int(self.wrong[batch, head]), int(self.own[batch, head]))
 
-    def row_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
-        """The wrong rows of a head as inclusive ranges."""
-        return spans(self.wrong_rows[batch, head].nonzero().flatten().tolist())
-
-    def column_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
-        """The wrong columns of a head as inclusive ranges: keys of a matrix of scores, else dims."""
-        return spans(self.wrong_columns[batch, head].nonzero().flatten().tolist())
-
     def map_of(self, batch: int, head: int) -> tuple[str, ...]:
         """The map of a wrong head as `Head.tiles`; () of a right one."""
         lines = self.grid.signs()[batch, head].tolist() if self.wrong[batch, head] else ()
         return tuple(bytes(line).decode() for line in lines)
+
+
+def ranges_of(marks: Tensor) -> tuple[tuple[int, int], ...]:
+    """The rows or columns that are marked [n] as inclusive ranges."""
+    return tuple(spans(marks.nonzero().flatten().tolist()))
 
 
 def _status(wrong: int, own: int) -> str:

@@ -26,7 +26,7 @@ from ..model.layout_run import (
 from ..model.number import Number
 from ..model.report import Listing, Report, explained_diagnoses
 from ..numerics.evidence import LayoutRun, MeasuredRun, ProbeResult, Steps
-from ..numerics.tally import Finding
+from ..numerics.tally import Finding, ranges_of
 from ..reference.attention import MATRICES
 from ..runtime.run import dtype_of
 
@@ -151,7 +151,7 @@ def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:
 
 
 def _heads(finding: Finding) -> Iterator[Head]:
-    wrong = finding.wrong.tolist()
+    wrong, has_keys = finding.wrong.tolist(), finding.name in MATRICES
     for batch, of_batch in enumerate(finding.ratio.tolist()):
         for head, ratio in enumerate(of_batch):
             yield Head(
@@ -160,9 +160,7 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 status=finding.head_status(batch, head),
                 mismatched=wrong[batch][head],
                 max_budget_ratio=Number(ratio),
-                rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
-                keys=tuple(finding.column_ranges(batch, head))
-                if finding.name in MATRICES
-                else (),
+                rows=ranges_of(finding.wrong_rows[batch, head]) if wrong[batch][head] else (),
+                keys=ranges_of(finding.wrong_columns[batch, head]) if has_keys else (),
                 tiles=finding.map_of(batch, head),
             )

@@ -38,7 +38,9 @@ class Compilation(contextlib.ExitStack):
             waiting = _unasked(calls, self._calls)
             self._calls |= calls
             if waiting:
-                self._forks.append((waiting, self.enter_context(_asking(waiting))))
+                self._forks.append(
+                    (waiting, self.enter_context(_Fork(partial(_errors_of, waiting))))
+                )
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
@@ -46,7 +48,7 @@ class Compilation(contextlib.ExitStack):
             answers = fork.answer(_PATIENCE)
             # Once more: a fork may end for want of memory, beside all that works meanwhile.
             if answers is None:
-                with _asking(calls) as again:
+                with _Fork(partial(_errors_of, calls)) as again:
                     answers = again.answer(_PATIENCE)
             _keep(calls, answers or [])
         self._forks.clear()
@@ -88,10 +90,6 @@ def _calls(record: RunRecord) -> dict[Any, KernelCall]:
             with contextlib.suppress(Exception):  # of arguments of the user's own making
                 found[arch, call.key] = call
     return found
-
-
-def _asking(calls: dict[Any, KernelCall]) -> _Fork:
-    return ParallelWork(partial(_errors_of, calls))
 
 
 def _errors_of(calls: dict[Any, KernelCall]) -> list[CompileError | None]:

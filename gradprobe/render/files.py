@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 
 from ..model.writing import IN_JSON, IN_MARKUP, replace_file
@@ -124,16 +125,12 @@ def _sarif(words: Sequence[str]) -> str:
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _template(name: str) -> Callable[[Sequence[str]], str]:
-    """What makes a file out of one of templates/, with the words of the error and the command in it."""
-
-    def filled(words: Sequence[str]) -> str:
-        command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
-        file = os.path.join(os.path.dirname(__file__), "templates", name)
-        with open(file, encoding="utf-8") as stream:
-            return stream.read().format(command=command, **ERROR)
-
-    return filled
+def _filled(template: str, words: Sequence[str]) -> str:
+    """One of templates/, with the words of the error and the command in it."""
+    command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
+    file = os.path.join(os.path.dirname(__file__), "templates", template)
+    with open(file, encoding="utf-8") as stream:
+        return stream.read().format(command=command, **ERROR)
 
 
 # Where a form goes that has no file of its own.
@@ -144,19 +141,22 @@ file; and how it writes a character by its number."""
 FORMS: Mapping[str, Form] = {
     "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json, IN_JSON),
     "--junit": Form(
-        "Write JUnit XML; - for stdout", "junit:text", _template("unfinished.xml"), IN_MARKUP
+        "Write JUnit XML; - for stdout",
+        "junit:text",
+        partial(_filled, "unfinished.xml"),
+        IN_MARKUP,
     ),
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif, IN_JSON),
     "--markdown": Form(
         "Write a Markdown table; - for stdout",
         "markdown:text",
-        _template("unfinished.md"),
+        partial(_filled, "unfinished.md"),
         IN_MARKUP,
     ),
     "--html": Form(
         "Write the report as a page; - for stdout",
         "page:text",
-        _template("unfinished.html"),
+        partial(_filled, "unfinished.html"),
         IN_MARKUP,
     ),
     "--github": Form(

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -94,9 +95,6 @@ def _settings() -> Mapping[str, _Setting]:
         for kind, is_on in zip(kinds, enabled, strict=True):
             torch.set_autocast_enabled(kind, is_on)
 
-    def put_streams(value: tuple[Any, Any]) -> None:
-        sys.stdout, sys.stderr = value
-
     def put_filters(value: list[Any]) -> None:
         warnings.resetwarnings()
         warnings.filters.extend(value)  # type: ignore[attr-defined]
@@ -123,7 +121,8 @@ def _settings() -> Mapping[str, _Setting]:
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
         "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
         "folder": _Setting(_folder, lambda value: os.chdir(value or os.curdir)),
-        "streams": _Setting(lambda: (sys.stdout, sys.stderr), put_streams),
+        "stdout": _Setting(partial(getattr, sys, "stdout"), partial(setattr, sys, "stdout")),
+        "stderr": _Setting(partial(getattr, sys, "stderr"), partial(setattr, sys, "stderr")),
         # Both are set around every call of a target anyway.
         "warnings": _Setting(lambda: list(warnings.filters), put_filters, stays=False),
         "numbers": _Setting(np.geterr, lambda value: np.seterr(**value), stays=False),

@@ -16,6 +16,7 @@ import torch
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
+from gradprobe.numerics.tally import ranges_of
 from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
@@ -262,5 +263,7 @@ def assert_as_recorded(fault: Planted, report: ProbeResult) -> None:
     assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
     assert (first.intermediate, first.batch, first.head) == (fault.first, fault.batch, fault.head)
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins in the row of the record.
-    (start, _), *_ = findings[first.intermediate].row_ranges(first.batch or 0, first.head)
+    (start, _), *_ = ranges_of(
+        findings[first.intermediate].wrong_rows[first.batch or 0, first.head]
+    )
     assert fault.row is None or start == fault.row

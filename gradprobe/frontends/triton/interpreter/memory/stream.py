@@ -210,16 +210,12 @@ def _carry(method: Method, builder: Any, *args: Any, **kwargs: Any) -> Any:
     result = method(builder, *args, **kwargs)
     for arg in args:
         if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
-            if not any(map(partial(_points_elsewhere, arg.attr[ORIGIN]), args)):
+            pointers = [x for x in args if isinstance(x, Handle) and x.dtype.scalar.is_ptr()]
+            if all(x.attr.get(ORIGIN) == arg.attr[ORIGIN] for x in pointers):
                 for handle in _several(result):
                     handle.attr[ORIGIN] = arg.attr[ORIGIN]
             break
     return result
-
-
-def _points_elsewhere(origin: int, arg: Any) -> bool:
-    is_other = isinstance(arg, Handle) and arg.attr.get(ORIGIN) != origin
-    return is_other and bool(arg.dtype.scalar.is_ptr())
 
 
 def _carry_to_block(step: Operation) -> None:
