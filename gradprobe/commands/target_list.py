@@ -19,7 +19,7 @@ from ..render.notation import CAUTION
 from ..render.rows import lines_of
 from ..targets.builtin import BUILTINS
 from ..targets.definitions import inventory
-from ..targets.find import FoundFunction, Target, find_target, target_of
+from ..targets.find import FoundFunction, Target, find_target, missing, target_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def builtin_targets() -> TargetList:
             try:
                 listed.append(_listed(find_target(name), **about))
             except Failure as failure:
-                why = row.missing() or str(failure)
+                why = missing(row) or str(failure)
                 listed.append(ListedTarget(name, refused=why, **about))
     return TargetList("", tuple(listed))
 

@@ -37,7 +37,7 @@ def all_notes(report: Report) -> Iterator[str]:
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     yield from (group.sentence for group in _strays(report))
     yield from (report.failing or report.measured[0]).inside
-    for kind in (_compile_errors, _shadows, _warned, _arithmetic, _repeats, beside, _identities):
+    for kind in (_compile_errors, _shadows, _warned, _arithmetic, _repeats, _beside, _identities):
         yield from kind(report)
     held = {key for run in report.measured for key in identities(run)}
     if held and not any(run.broken for run in report.measured):
@@ -150,6 +150,10 @@ def _is_quiet(note: str) -> bool:
     return "0 by design" in note
 
 
+def _beside(report: Report) -> Iterator[str] | Sequence[str]:
+    return beside(report) if report.against is not None else ()
+
+
 def _beside_causes(report: Report) -> Sequence[str]:
     return report.known if report.causes else ()
 
@@ -216,6 +220,6 @@ def _order(result: RepeatedResult) -> str:
 
 # What limits the verdict comes first, then what no comparison shows, what was asked for, and what to do next.
 _IMPORTANCE: Sequence[Callable[[Report], Iterator[str] | Sequence[str]]] = (
-    _not_judged, _readings, _compile_errors, _memory, _shadows, _warned, _arithmetic, _repeats, beside, _beside_causes,
+    _not_judged, _readings, _compile_errors, _memory, _shadows, _warned, _arithmetic, _repeats, _beside, _beside_causes,
     _identities, _notes, target_warnings, _hints,
 )  # fmt: skip

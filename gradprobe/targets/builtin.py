@@ -1,10 +1,8 @@
-"""The built-in targets: where each lies, what it exposes, and why it cannot run on this machine."""
+"""The built-in targets: where each lies, what it exposes and what it needs."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,31 +16,21 @@ FILES = (".py", ".cu")
 @dataclass(frozen=True)
 class Builtin:
     name: str
-    place: str
-    """MODULE:FUNCTION, below gradprobe."""
+    spec: str
+    """MODULE:FUNCTION."""
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
     package: str = ""
     """The module of another project that it imports; the target's name is that on PyPI."""
 
-    @property
-    def spec(self) -> str:
-        """MODULE:FUNCTION."""
-        return f"gradprobe.{self.place}"
 
-    def missing(self) -> str:
-        """Why it cannot run on this machine; "" where it can."""
-        if self.package and importlib.util.find_spec(self.package) is None:
-            return f"needs the package {self.name} (pip install {self.name})"
-        return "needs a CUDA device" if self.cuda and not _has_cuda() else ""
-
-
-_ADAPTERS = "targets.adapters"
+_ADAPTERS = "gradprobe.targets.adapters"
+_KERNELS = "gradprobe.kernels.triton"
 _SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
-    Builtin("lazy", "kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
-    Builtin("flash", "kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
+    Builtin("lazy", f"{_KERNELS}.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
+    Builtin("flash", f"{_KERNELS}.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
     Builtin("lazy-cuda", f"{_ADAPTERS}.cuda_kernels:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
     Builtin("flash-cuda", f"{_ADAPTERS}.cuda_kernels:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
@@ -55,15 +43,6 @@ _TABLE = (
             ("LSE", *FORWARD), cuda=True, package="flash_attn"),
 )  # fmt: skip
 BUILTINS = {row.name: row for row in _TABLE}
-
-
-def _has_cuda() -> bool:
-    """Where there is no driver, torch is not imported to find out."""
-    if "torch" not in sys.modules and not has_driver():
-        return False
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def has_driver() -> bool:

@@ -21,7 +21,7 @@ from ..model.assignment import OUTPUTS
 from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
-from .builtin import BUILTINS, FILES
+from .builtin import BUILTINS, FILES, Builtin, has_driver
 from .naming import (
     CANONICAL,
     LoadedSource,
@@ -143,10 +143,26 @@ def _spec(word: str) -> str:
     builtin = BUILTINS.get(word)
     if builtin is None:
         return word
-    if why := builtin.missing():
+    if why := missing(builtin):
         words = f"target {word!r} cannot run here: it {why}"
         raise TargetFailure(words, "gradprobe init --list says what can")
     return builtin.spec
+
+
+def missing(builtin: Builtin) -> str:
+    """Why it cannot run on this machine; "" where it can."""
+    if builtin.package and importlib.util.find_spec(builtin.package) is None:
+        return f"needs the package {builtin.name} (pip install {builtin.name})"
+    return "needs a CUDA device" if builtin.cuda and not _has_cuda() else ""
+
+
+def _has_cuda() -> bool:
+    """Where there is no driver, torch is not imported to find out."""
+    if "torch" not in sys.modules and not has_driver():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -> ModuleType:

@@ -6,9 +6,10 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.failures import Refusal, UsageFailure
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.targets.builtin import BUILTINS
+from gradprobe.targets.find import missing
 from tests.sampling import DRAWS, tries
 
-TARGETS = [name for name, row in BUILTINS.items() if not row.missing()]
+TARGETS = [name for name, row in BUILTINS.items() if not missing(row)]
 DRAWN_DTYPES = ("float32", "float32", "float16", "bfloat16")
 PATTERNS = ("normal", "wide", "small", "large", "negative", "offset", "lowrank")
 RUNS = (
