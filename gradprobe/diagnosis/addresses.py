@@ -74,6 +74,11 @@ class UnitAccess:
         return {key for key in found if NOWHERE not in key}
 
     @property
+    def is_known(self) -> bool:
+        """Whether every element's indices are: where axes interleave, some are not told apart."""
+        return (NOWHERE,) * len(_LETTERS) not in self.keys
+
+    @property
     def is_short(self) -> bool:
         return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
 
@@ -267,7 +272,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
         nothing, by_place = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]]()
         by_tensor = defaultdict[str, set[Key]](set)
         for place, each in here.items():
-            if keys := each.at(level):
+            if keys := each.at(level) if each.is_known else None:
                 by_place[place] = keys
                 by_tensor[place.tensor] |= keys
             if keys and len(level) == 1:
@@ -313,6 +318,8 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
             loads = [place for place in places if place.tensor == other and place.is_load]
             visited, whole, reached = found = np.zeros((3, *valid.shape), bool)
             for here in elements.units.values() if loads and elements.launch.one_of == 1 else ():
+                if not all(here[place].is_known for place in loads if place in here):
+                    continue
                 stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
                 read = _pairs(elements, here, other, is_load=True)
                 visited |= stored & read
