@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.model.intermediates import names
-from gradprobe.targets import builtin
+from gradprobe.targets import find
 from gradprobe.targets.builtin import BUILTINS
 from tests.cli.command import run
 from tests.cli.test_cli_errors import assert_message
@@ -15,11 +15,11 @@ from tests.cli.test_cli_errors import assert_message
 @pytest.fixture(autouse=True)
 def _without_cuda(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(builtin.importlib.util, "find_spec", _without("flash_attn"))
+    monkeypatch.setattr(find.importlib.util, "find_spec", _without("flash_attn"))
 
 
 def _without(*packages):
-    original = builtin.importlib.util.find_spec
+    original = find.importlib.util.find_spec
     return lambda name, package=None: None if name in packages else original(name, package)
 
 
