@@ -235,10 +235,8 @@ def wrong_heads(intermediate: Intermediate) -> str:
     return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
 
-def against(report: Report) -> Iterator[Words]:
+def against(report: Report, other: SecondCheck) -> Iterator[Words]:
     """What the other target came to, and the first place where both differ."""
-    if (other := report.against) is None:
-        return
     target, device = other.report.target, other.report.environment.get("device", "")
     where = " on ".join(filter(None, (target.backend, device)))
     who = f"{other.name} ({where})" if where else other.name
@@ -247,10 +245,8 @@ def against(report: Report) -> Iterator[Words]:
     yield Words(words, "AGAINST", style, hangs=True)
 
 
-def beside(report: Report) -> Iterator[str]:
+def beside(report: Report, other: SecondCheck) -> Iterator[str]:
     """Of each intermediate how far both differ; of a saved report what changed since."""
-    if (other := report.against) is None:
-        return
     alike: dict[str, list[str]] = {}
     for layout in dict.fromkeys(one.layout for one in other.differences):
         those = [one for one in other.differences if one.layout == layout]

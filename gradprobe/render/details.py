@@ -40,7 +40,7 @@ def _check(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
     run = report.shown
     first = run.first_mismatch
     yield from verdict_of(report)
-    yield from against(report)
+    yield from against(report, report.against) if report.against else ()
     if report.failing:
         yield TextLine(Text(first_line(report), "bold"))
         yield Words("; ".join(whereabouts(report)), "", "dim")

@@ -151,7 +151,7 @@ def _is_quiet(note: str) -> bool:
 
 
 def _beside(report: Report) -> Iterator[str] | Sequence[str]:
-    return beside(report) if report.against is not None else ()
+    return beside(report, report.against) if report.against else ()
 
 
 def _beside_causes(report: Report) -> Sequence[str]:

@@ -120,7 +120,7 @@ def _match(report: Report, on: Terminal) -> list[Text]:
     verdict = Words(verdict_words(report), "MATCH", GOOD, rows=2)
     made = [Words(sources(report.shown), rows=2), Words(ran, rows=3)]
     sections = [
-        _section([verdict, *(against(report) if report.against else ())], width),
+        _section([verdict, *(against(report, report.against) if report.against else ())], width),
         _section(_worst(report), width),
         _section(made, width, 0, ""),
         _section([Words(beyond_the_case(report), rows=4)], width, 3),
@@ -148,7 +148,7 @@ def _mismatch(report: Report, on: Terminal) -> list[Text]:
     sections = [
         _section([_verdict(report, width), beyond, TextLine(first)], width),
         _section([Words("; ".join(whereabouts(report)), rows=2)], width, 1, ""),
-        _section(against(report) if report.against else (), width),
+        _section(against(report, report.against) if report.against else (), width),
         _section(cause_in_short(report, width), width),
         _section(edit_in_short(report), width, 4),
         _section(heads, width, 2, "row"),
