@@ -13,39 +13,31 @@ import pytest
 from .planted.lazy_faults import HISTORICAL
 
 ROOT = Path(__file__).resolve().parent.parent
-# Children are killed when they have answered, so each process notes every half second what it has, and at its end.
+# A function is noted when it is first called, since children are killed when they have answered.
 COUNTER = """
-import atexit, os, sys, threading, time
+import os, sys, threading
 
-folder, package, called = os.environ["COUNTED"], os.environ["COUNTED_PACKAGE"], set()
+noted = os.open(os.environ["COUNTED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+package, seen = os.environ["COUNTED_PACKAGE"], set()
 
 
 def profile(frame, event, argument):
-    # A function's code: no module's or class's, and no comprehension's, which is code of its own up to Python 3.11.
-    if event == "call" and frame.f_code.co_flags & 1 and not frame.f_code.co_name.endswith(("comp>", "genexpr>")):
-        called.add(frame.f_code)
-
-
-def note():
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    functions = {f"{code.co_filename}:{code.co_firstlineno}:{code.co_name}" for code in list(called)}
-    mine = [line for line in files | functions if line.startswith(package)]
-    with open(f"{folder}/{os.getpid()}.new", "w") as file:
-        file.write("\\n".join(mine))
-    os.replace(f"{folder}/{os.getpid()}.new", f"{folder}/{os.getpid()}")
-
-
-def keep_noting():
-    while True:
-        time.sleep(0.5)
-        note()
+    code = frame.f_code
+    if event != "call" or code in seen:
+        return
+    seen.add(code)
+    if not code.co_filename.startswith(package):
+        return
+    if code.co_name == "<module>":
+        os.write(noted, f"{code.co_filename}\\n".encode())
+    # A function's code: no class's, and no comprehension's, which is code of its own up to Python 3.11.
+    elif code.co_flags & 1 and not code.co_name.endswith(("comp>", "genexpr>")):
+        os.write(noted, f"{code.co_filename}:{code.co_firstlineno}:{code.co_name}\\n".encode())
 
 
 def start():
     sys.setprofile(profile)
     threading.setprofile(profile)
-    atexit.register(note)
-    threading.Thread(target=keep_noting, daemon=True).start()
 
 
 start()
@@ -67,22 +59,16 @@ class Counts:
 def counts_of(words: list[str], tmp_path: Path) -> Counts:
     """Runs `gradprobe` with these words, and counts."""
     (tmp_path / "sitecustomize.py").write_text(COUNTER)
-    folder = tmp_path / "counted"
-    folder.mkdir()
+    noted = tmp_path / "counted"
     environment = {
-        **os.environ, "COUNTED": str(folder), "COUNTED_PACKAGE": str(ROOT / "gradprobe"),
+        **os.environ, "COUNTED": str(noted), "COUNTED_PACKAGE": str(ROOT / "gradprobe"),
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     command = [sys.executable, "-m", "gradprobe", *words]
     subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=600
     )
-    lines = {
-        line
-        for file in folder.iterdir()
-        if not file.suffix
-        for line in file.read_text().splitlines()
-    }
+    lines = set(noted.read_text().splitlines())
     functions = {line for line in lines if ":" in line}
     return Counts(
         len(lines - functions), len({line.split(":")[0] for line in functions}), len(functions)
