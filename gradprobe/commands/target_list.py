@@ -86,7 +86,7 @@ def found_in(file: str) -> TargetList:
 
     prepare_backend("auto")
     with contextlib.redirect_stdout(sys.stderr):
-        return TargetList(file, tuple(map(_of_function, inventory(file).functions)))
+        return TargetList(file, tuple(map(_of_function, inventory(file))))
 
 
 def _of_function(function: FoundFunction) -> ListedTarget:

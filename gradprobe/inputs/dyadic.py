@@ -1,10 +1,9 @@
 """Dyadic values: inputs on which every rounding to 16 bits inside a right kernel is exact.
 
 Row i takes a class of keys: q_i is large in the class's dim, where k_j is 0 for a key of the class and 1 for any other.
-So a score is 0, or so far below that its exponential is 0 in float32, and P is 1, 1/2, 1/4 or 1/8 on the keys of the
-class that the row sees. v and dO hold small integers, sparse in the few dims that both have, so that O, dP, delta and
-dS are numbers of 8 bits. The other dims belong to one of q, k, v and dO alone: by those of q, k and dO one row's share
-of dK, dQ and dV is told from another's.
+So P is 1, 1/2, 1/4 or 1/8 on the keys of the class that the row sees, and 0 elsewhere. v and dO hold small integers,
+sparse in the few dims that both have, so that O, dP, delta and dS are numbers of 8 bits. The other dims belong to one
+of q, k, v and dO alone: by them one row's share of a gradient is told from another's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import DYADIC_TAU, Case
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, refuse_if
 from ..reference import Attention, Tile
 
 SHARES = (1, 2, 4, 8)
@@ -36,10 +35,7 @@ _LEAST_SCALE, _MOST_CLASSES, _MOST_SHARED = 2.0**-6, 32, 4
 def dyadic(
     case: Case, values: Mapping[str, Tensor], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """q, k, v and dO of a case, and its bias if it has one; float32.
-
-    Args:
-        values: all of the case's, of which shapes, masks and lengths count.
+    """q, k, v and dO of a case, and its bias if it has one; float32. Of `values`, shapes, masks and lengths count.
 
     Raises:
         UsageFailure: there are no such values for the case; with what to pass.
@@ -72,29 +68,27 @@ def _drawn(
 
 
 def _refuse(case: Case) -> None:
-    size = abs(case.scale)
-    if size < _LEAST_SCALE or math.frexp(size)[0] != 0.5:
-        words = f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
-        way_out = "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
-        raise UsageFailure(words, way_out)
-    if case.head_dim < 4:
-        words = f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}"
-        raise UsageFailure(words, "pass 16")
-    if case.tau is not None and not all(0 < abs(tau) <= DYADIC_TAU for tau in case.tau):
-        # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
-        words = f"--pattern dyadic: tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
-        raise UsageFailure(words, "drop --tau")
+    def refuse(is_wrong: bool, rule: str, got: object, way_out: str) -> None:
+        refuse_if(is_wrong, f"--pattern dyadic: {rule}, got {got}", way_out)
+
+    size, taus = abs(case.scale), case.tau or ()
+    is_wrong = size < _LEAST_SCALE or math.frexp(size)[0] != 0.5
+    way_out = "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
+    rule = "the scale must be a power of two, 1/64 or more"
+    refuse(is_wrong, rule, f"{case.scale:g}", way_out)
+    refuse(case.head_dim < 4, "--head-dim must be 4 or more", case.head_dim, "pass 16")
+    # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
+    is_wrong = not all(0 < abs(tau) <= DYADIC_TAU for tau in taus)
+    refuse(is_wrong, "tau must lie in -2^-20 to 2^-20 and not be 0", case.tau, "drop --tau")
     for name in ("softcap", "alibi", "sinks"):
-        if getattr(case, name):
-            words = f"--pattern dyadic: with --{name}, P is no power of two"
-            raise UsageFailure(words, f"leave out --{name}")
-    if case.dropout and math.frexp(1 - case.dropout)[0] != 0.5:
-        words = f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}"
-        raise UsageFailure(words, "pass 0.5")
+        words = f"--pattern dyadic: with --{name}, P is no power of two"
+        refuse_if(bool(getattr(case, name)), words, f"leave out --{name}")
+    is_wrong = case.dropout > 0 and math.frexp(1 - case.dropout)[0] != 0.5
+    refuse(is_wrong, "1 - dropout must be a power of two", case.dropout, "pass 0.5")
 
 
 def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
-    """[B, H, M, N] bool: the keys that a row sees, and whose score no bias hides."""
+    """[B, H, M, N] bool: the keys that a row sees and no bias hides."""
     options: dict[str, Any] = {name: values[name].double() for name in ("q", "k", "v", "do")}
     options |= {name: values[name] for name in _OF_MASKS if name in values}
     for name in ("family", "scale", "causal", "window", "align"):
@@ -116,7 +110,6 @@ def _open_in(case: Case, x: Attention, batch: int) -> Tensor:
 
 
 def _scores(case: Case, is_open: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """q and k: each row's class among those of which it sees 1, 2, 4 or 8 keys, rather of several than of one."""
     count = min(case.head_dim // 2, _MOST_CLASSES)
     classes = torch.stack(list(_classes(is_open, count, generator)))
     q, k = _alone(case, "q", count, generator), _alone(case, "k", count, generator)
@@ -133,10 +126,7 @@ def _scores(case: Case, is_open: Tensor, generator: torch.Generator) -> tuple[Te
 
 
 def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """[N] bool each: keys of which no row sees more than 1, 2, 4 or 8; neighbours, and scattered ones.
-
-    The first is of one key a row, from the first key on, so that nearly every row sees one of it.
-    """
+    """[N] bool each: keys of which no row sees more than 1, 2, 4 or 8. Nearly every row sees one of the first."""
     rows = is_open.flatten(0, 2).unique(dim=0).mT.contiguous().numpy()
     n_key = len(rows)
     for number in range(count):
@@ -156,7 +146,7 @@ def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterato
 
 
 def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Tensor:
-    """[M] the class of each row; -1 for a row whose P is to be the mean of all it sees, or that sees nothing."""
+    """[M] the class of each row, rather of several keys than of one; -1 for the mean of all it sees, or nothing."""
     seen = is_open.float() @ torch.cat([classes, torch.ones_like(classes[:1])]).float().mT
     fits = torch.isin(seen, torch.tensor(SHARES, dtype=seen.dtype))
     weight = fits * torch.where(seen > 1, 4.0, 1.0)
@@ -169,7 +159,7 @@ def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Ten
 
 
 def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Tensor:
-    """q or k with integers in the dims behind the classes that it has for itself."""
+    """With integers in the dims behind the classes that it has for itself."""
     tensor = _zeros(case, name)
     half = count + (case.head_dim - count + 1) // 2
     own = slice(count, half) if name == "q" else slice(half, None)
@@ -178,7 +168,7 @@ def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Ten
 
 
 def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """v and do: a few dims that both have, and of the others every second one that do has for itself."""
+    """v and do: a few dims that both have, every second other one for itself."""
     v, do = _zeros(case, "v"), _zeros(case, "do")
     order = torch.randperm(case.head_dim_v, generator=generator)
     both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
@@ -196,6 +186,5 @@ def _zeros(case: Case, name: str) -> Tensor:
 
 
 def _integers(shape: torch.Size, largest: int, generator: torch.Generator) -> Tensor:
-    """Integers from 1 to the largest, of either sign."""
     sizes = torch.randint(1, largest + 1, shape, generator=generator)
     return (sizes * (2 * torch.randint(0, 2, shape, generator=generator) - 1)).float()

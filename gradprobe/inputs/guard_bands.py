@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# What a guard band holds: ordinary numbers, which make a wrong read a wrong number; NaN, which such a read spreads; or
-# numbers so large that a product with 0 or a small P still shows.
+# What a guard band holds: ordinary numbers, NaN, which a wrong read spreads, or numbers so large that a product with a
+# small P still shows.
 ORDINARY, NAN, LARGE = FILLS = ("ordinary", "nan", "large")
 # Bytes from which a storage on the CPU is mapped and not filled: only the pages that are touched are ever there.
 MAPPED = 1 << 30
@@ -31,14 +31,10 @@ _PERIOD = 1021
 def guarded(
     size: int, dtype: torch.dtype, device: torch.device, fill: str, reserve: int
 ) -> Tensor:
-    """[size + reserve] elements that hold guard values.
+    """[size + reserve] elements that hold guard values. Raises NoRoom.
 
-    Args:
-        reserve: elements at the end that a wrong read may reach. Where the whole is large they are zeros that take no
-            memory on a CPU, and are not there on a GPU; where `size` alone is large, so are all.
-
-    Raises:
-        NoRoom: there is not so much memory.
+    Where the whole is large, the reserve that a wrong read may reach holds zeros that take no memory on a CPU, and is
+    not there on a GPU; where `size` alone is large, so are all.
     """
     whole, is_cpu = size + reserve, device.type == "cpu"
     if whole * dtype.itemsize < MAPPED:
@@ -77,7 +73,7 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
-    """Of a GPU's memory, what is left and the limit: the one that was asked for, else half of what was free."""
+    """What is left and the limit: the one that was asked for, else half of what was free."""
     import torch
 
     free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
@@ -102,11 +98,7 @@ def _no_room(size: int, why: str) -> NoRoom:
 def guard_values(
     size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY
 ) -> Tensor:
-    """[size] known values, the same for every storage, so that what a wrong read returns can be computed.
-
-    Ordinary ones lie between -8 and 8 and away from 0, none of which a draw is likely to hold. Integers and booleans
-    are ordinary in every fill.
-    """
+    """[size] known values, the same for every storage: ordinary ones, and all whole ones, lie between 4 and 8 off 0."""
     import torch
 
     if fill == NAN and dtype.is_floating_point:
@@ -140,10 +132,9 @@ class Breach:
 
 
 class Guards:
-    """The guard bands around tensors whose storages `guarded` made; what these hold is known, and not kept."""
+    """The guard bands around tensors whose storages `guarded` made and filled."""
 
     def __init__(self, tensors: Mapping[str, Tensor], fill: str = ORDINARY) -> None:
-        """`fill` is what the bands were filled with."""
         storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             storage = tensor.untyped_storage()
@@ -152,7 +143,7 @@ class Guards:
         self._storages, self._fill = list(storages.values()), fill
 
     def breaches(self) -> list[Breach]:
-        """What was written, before, between and after the tensors; each with the tensor that lies nearest."""
+        """What was written before, between and after the tensors, each with the nearest tensor."""
         return [breach for views in self._storages for breach in _breaches(views, self._fill)]
 
 
@@ -179,7 +170,7 @@ def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
 
 
 def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
-    """The elements of a storage that hold no guard values and belong to no tensor, ascending, on the CPU."""
+    """The elements of a storage that hold no guard values and belong to no tensor, ascending."""
     import torch
 
     view = next(iter(views.values()))
@@ -196,14 +187,13 @@ def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
 
 
 def _changed(whole: Tensor, start: int, end: int, fill: str) -> Tensor:
-    """The elements from `start` to `end` that hold no guard values, on the CPU."""
     before = start % _PERIOD
     known = guard_values(before + end - start, whole.dtype, whole.device, fill)[before:]
     return (~same_bits(whole[start:end], known)).nonzero().flatten().cpu() + start
 
 
 def same_bits(actual: Tensor, other: Tensor) -> Tensor:
-    """Element by element, whether two tensors of one dtype hold the same bits: a NaN is equal to itself."""
+    """Element by element, of one dtype."""
     import torch
 
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]

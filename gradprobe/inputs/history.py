@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.failures import UsageFailure
 from ..model.writing import replace_file
 from .options import OPTIONS, command_line
 from .versions import installed_versions
 
 if TYPE_CHECKING:
-    from ..model.failures import UsageFailure
     from ..model.report import Report
 
 FOLDER = Path(".gradprobe")
@@ -67,7 +67,7 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
 def load() -> CheckRequest | None:
     """The last check; None where none was made here. Raises UsageFailure: what is kept of it is damaged."""
     document = _document()
-    if document is None:
+    if not document:
         return None
     document.pop("report", None)
     try:
@@ -88,23 +88,22 @@ def kept_report(request: CheckRequest) -> Report | None:
 def last_report() -> Report | None:
     """The report of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
     from ..model.documents import report_from
-    from ..model.failures import UsageFailure
 
-    kept = (_document() or {}).get("report")
+    kept = _document().get("report")
     try:
         return None if kept is None else report_from(kept)
     except UsageFailure as failure:
         raise _damaged(str(failure)) from failure
 
 
-def _document() -> dict[str, Any] | None:
+def _document() -> dict[str, Any]:
+    """What the file holds; nothing where there is none."""
     from ..model.documents import parsed
-    from ..model.failures import UsageFailure
 
     try:
         return parsed(FILE.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return {}
     except OSError as error:
         raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
     except UsageFailure as failure:
@@ -112,8 +111,6 @@ def _document() -> dict[str, Any] | None:
 
 
 def _damaged(words: str) -> UsageFailure:
-    from ..model.failures import UsageFailure
-
     return UsageFailure(f"{FILE} is damaged: {words}", "gradprobe check writes it anew")
 
 

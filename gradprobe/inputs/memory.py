@@ -11,15 +11,13 @@ import numpy as np
 
 from ..model.assignment import spanned
 from ..model.number import plural
+from .guard_bands import mapped
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Array = Any
-# Elements from first to last up to which a map of them is kept: 16 MiB.
-MAPPED = 1 << 24
-# Elements up to which they are listed where a map would be larger: 128 MiB. Of a view of yet more elements that is not
-# dense, everything between the first and the last counts as an element, gaps included.
+# Elements up to which they are listed: 128 MiB. Of a view of more that is not dense, gaps count as elements.
 LISTED = 1 << 24
 _WRAP = 1 << 32
 # Of so many elements one has a given offset modulo 2^32 by a chance of 2^-10.
@@ -37,13 +35,13 @@ class Elements:
 
     @functools.cached_property
     def count(self) -> int:
-        """How many different ones there are: an axis of stride 0 adds none."""
+        """How many different ones there are."""
         axes = zip(self.shape, self.strides, strict=True)
         return math.prod(size for size, step in axes if step or not size)
 
     @functools.cached_property
     def span(self) -> int:
-        """From the first to the last one, both included; in elements, 0 where there is none."""
+        """From the first to the last one, both included, in elements."""
         return spanned(self.shape, self.strides) if self.count else 0
 
     @functools.cached_property
@@ -64,15 +62,9 @@ class Elements:
 
     @functools.cached_property
     def _members(self) -> Array:
-        """A map of the span, or the offsets in ascending order; None where the span says all."""
-        if self._has_no_gaps or (self.span > MAPPED and self.count > LISTED):
-            return None
-        offsets = self.listed()
-        if self.span > MAPPED:
-            return np.unique(offsets)
-        members = np.zeros(self.span, bool)
-        members[offsets] = True
-        return members
+        """The offsets in ascending order; None where the span says all."""
+        listed = 0 < self.count <= LISTED and not self._has_no_gaps
+        return np.unique(self.listed()) if listed else None
 
     def listed(self) -> Array:
         """The offset of each element, in elements, in no particular order."""
@@ -98,30 +90,23 @@ class Elements:
         return held
 
     def _hold_elements(self, offsets: Array) -> Array:
-        held = offsets.view(np.uint64) < self.span  # those below 0 wrap around to 2^64
         members = self._members
         if members is None:
-            return held
-        if members.dtype == bool:
-            if held.all():
-                return members[offsets]
-            held[held] = members[offsets[held]]
-            return held
+            inside: Array = (
+                offsets.view(np.uint64) < self.span
+            )  # those below 0 wrap around to 2^64
+            return inside
         places = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
         return members[places] == offsets
 
-    def last_up_to(self, offset: int) -> int | None:
-        """The last element at or before an offset; both in elements. None where there is none, or it is not known."""
+    def _last_up_to(self, offset: int) -> int:
+        """The last element at or before an offset between the first and the last one."""
         if self._members is None:
-            return offset if 0 <= offset < self.span else None
-        if self._members.dtype == bool:
-            found = np.flatnonzero(self._members[: max(offset + 1, 0)])
-            return int(found[-1]) if found.size else None
-        place = int(np.searchsorted(self._members, offset, side="right"))
-        return int(self._members[place - 1]) if place else None
+            return offset
+        return int(self._members[np.searchsorted(self._members, offset, side="right") - 1])
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """The index of the element at an offset, in elements: 0 along axes of stride 0. None where there is none."""
+        """Of the element at an offset, in elements: 0 along axes of stride 0."""
         found = _index(self._axes, offset) if self.count else None
         if found is None:
             return None
@@ -134,15 +119,12 @@ class Elements:
             return f"{plural(-offset, 'element')} before its start"
         if offset >= self.span:
             return f"{plural(offset - self.span + 1, 'element')} after its end"
-        last = self.last_up_to(offset) or 0
+        last = self._last_up_to(offset)
         gap = f"past {bracketed(self.index(last))}, in a gap of it"
         return f"{plural(offset - last, 'element')} {gap}"
 
     def wrapped(self, offset: int) -> tuple[int, ...] | None:
-        """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32.
-
-        None where there is none, or where there are so many elements that one may be met by chance.
-        """
+        """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32."""
         if self.count > _FEW:
             return None
         for at in range(offset % _WRAP, self.span, _WRAP):
@@ -152,12 +134,11 @@ class Elements:
 
 
 def bracketed(index: tuple[int, ...] | None) -> str:
-    """An index in words; "[?]" of none."""
     return "[?]" if index is None else str([*index])
 
 
 def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ...] | None:
-    """The index along each axis that adds up to an offset; where there are several, one of them."""
+    """An index along each axis that adds up to an offset."""
     if not axes:
         return () if offset == 0 else None
     (size, step, _), rest = axes[0], axes[1:]
@@ -171,64 +152,40 @@ def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ..
     return None
 
 
-# Units up to which there is room for all of them: 256 MiB, of which the system gives only what is touched.
+# Units up to which marks are made as any array: 256 MiB, of which the system gives only what is touched.
 ROOM_FOR_ALL = 1 << 26
 
 
 class Marks:
     """Marks of a storage of any size. An access is given by its offset in the storage and its width, both in bytes."""
 
-    def __init__(self, nbytes: int, unit: int, dtype: Any = np.int32) -> None:
-        """All 0. `unit`: in bytes; a smaller access stands for its whole unit."""
-        self._nbytes, self.unit = nbytes, unit
-        count = -(-nbytes // unit)
-        self.whole = np.zeros(count, dtype) if count <= ROOM_FOR_ALL else None
-        """[units] the marks themselves; None where there are too many to have room for all."""
-        # Then those that were set, in ascending order: of such a storage little is ever touched.
-        self._units, self._values = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    def __init__(self, nbytes: int, unit: int, dtype: str = "int32") -> None:
+        """All 0. `unit`: in bytes; a smaller access stands for its whole unit. It is 1 where there are many."""
+        is_large = nbytes > ROOM_FOR_ALL * unit
+        self._nbytes, self.unit = nbytes, 1 if is_large else unit
+        count = -(-nbytes // self.unit)
+        self.whole: Array = np.zeros(0 if is_large else count, dtype)
+        """[units] the marks."""
+        if is_large:
+            import torch
 
-    def all_set(self) -> tuple[Array, Array]:
-        """The units that have a mark, in ascending order, and their marks."""
-        if self.whole is None:
-            return self._units, self._values
-        units = np.flatnonzero(self.whole)
-        return units, self.whole[units]
+            self.whole = mapped(count, getattr(torch, dtype)).numpy()
 
     def refined(self, unit: int) -> Marks:
         """The same marks for smaller units, of which each old one holds a whole number."""
         finer, parts = Marks(self._nbytes, unit), self.unit // unit
-        units, values = self.all_set()
+        units = np.flatnonzero(self.whole)
         for part in range(parts):
-            finer._set(units * parts + part, values)
+            finer.whole[units * parts + part] = self.whole[units]
         return finer
 
     def read(self, offsets: Array, width: int) -> Array:
         """[N, units of an access]."""
-        units = self._units_of(offsets, width)
-        if self.whole is not None:
-            return self.whole[units]
-        if not self._units.size:
-            return np.zeros(units.shape, np.int32)
-        places = np.minimum(np.searchsorted(self._units, units), self._units.size - 1)
-        return np.where(self._units[places] == units, self._values[places], np.int32(0))
+        return self.whole[self._units_of(offsets, width)]
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
         """Sets one mark, or [N, units of an access] of them."""
-        units = self._units_of(offsets, width)
-        values: Array = np.int32(marks)
-        if values.ndim:
-            values = np.broadcast_to(values, units.shape).reshape(-1)
-        self._set(units.reshape(-1), values)
-
-    def _set(self, units: Array, values: Array) -> None:
-        if self.whole is not None:
-            self.whole[units] = values
-            return
-        values = np.broadcast_to(values, units.shape)
-        # Of equal units np.unique takes the first one it meets, and the last one written is to stay.
-        units = np.concatenate([units[::-1], self._units])
-        self._units, first = np.unique(units, return_index=True)
-        self._values = np.concatenate([values[::-1], self._values])[first]
+        self.whole[self._units_of(offsets, width)] = marks
 
     def _units_of(self, offsets: Array, width: int) -> Array:
         first, many = (offsets // self.unit)[:, None], width // self.unit
@@ -238,22 +195,21 @@ class Marks:
 class UnwrittenElements:
     """A register of the elements that have no value, such as those that torch.empty gave.
 
-    Whoever sees torch's operations tells it of allocations and of writes; a watcher of kernels tells it of their
-    stores. It keeps the storages alive that it knows, so that no other tensor can take their addresses.
+    It keeps the storages alive that it knows, so that no other tensor can take their addresses.
     """
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Tensor, Marks]] = {}
         """By address: a tensor of the storage, and a 1 for each of its elements without a value."""
         self.places: dict[int, tuple[str, int]] = {}
-        """By address: the file and the line that allocated a storage, where they are known."""
+        """By address: the file and the line that allocated a storage."""
 
     def allocated(self, tensor: Tensor, place: tuple[str, int] = ("", 0)) -> None:
-        """The tensor's elements have no value now; the rest of its storage stays as it was."""
+        """The tensor's elements have no value now."""
         storage = tensor.untyped_storage()
         self.places[storage.data_ptr()] = place
         if storage.data_ptr() not in self._storages:
-            marks = Marks(storage.nbytes(), tensor.element_size(), np.uint8)
+            marks = Marks(storage.nbytes(), tensor.element_size(), "uint8")
             self._storages[storage.data_ptr()] = (tensor, marks)
         self._mark(tensor, 1)
 
@@ -268,18 +224,18 @@ class UnwrittenElements:
             self._mark(tensor, 0)
 
     def stored(self, home: int, offsets: Array, width: int) -> None:
-        """A kernel has stored `width` bytes at each of these offsets, in bytes, of the storage at address `home`."""
+        """A kernel has stored `width` bytes at each of these offsets of the storage at address `home`."""
         if home in self._storages:
             self._storages[home][1].write(offsets, width, 0)
 
     def among(self, home: int, offsets: Array, width: int) -> Array | None:
-        """Which of these accesses, [N] bool, meet what nothing has written; None where the whole storage has values."""
+        """Which of these accesses, [N] bool, meet what nothing has written; None where all has values."""
         if home not in self._storages:
             return None
         return self._storages[home][1].read(offsets, width).any(1)
 
     def by_granule(self, home: int, granule: int) -> Array | None:
-        """[granules] uint8, 1 where nothing was written, to be read and changed; None where no such account is kept."""
+        """[granules] uint8, 1 where nothing was written, to be read and changed, where such an account is kept."""
         marks = self._storages[home][1] if home in self._storages else None
         return marks.whole if marks is not None and marks.unit == granule else None
 
@@ -288,7 +244,7 @@ class UnwrittenElements:
         if home not in self._storages:
             return
         marks, elements = self._storages[home][1], elements_of(tensor)
-        if marks.whole is not None and marks.unit == elements.itemsize:
+        if marks.unit == elements.itemsize:
             entries_of(tensor, marks.whole)[...] = mark
         elif elements.count <= LISTED:
             first = tensor.storage_offset() * elements.itemsize
@@ -302,12 +258,11 @@ def elements_of(tensor: Tensor) -> Elements:
 
 
 def home_of(tensor: Tensor) -> int:
-    """The address of its storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def entries_of(tensor: Tensor, by_element: Any) -> Any:
-    """The part of an array with an entry for each element of a storage that a view of it covers."""
+    """The part of an array with an entry for each element of a storage that a view covers."""
     at = by_element[tensor.storage_offset() :]
     if tensor.numel() == 0:
         return at[:0]

@@ -1,4 +1,4 @@
-"""Saved: a set of inputs in a file, with the layout of each tensor. Only tensors are ever unpickled."""
+"""SavedInputs: a set of inputs in a file, with the layout of each tensor. Only tensors are ever unpickled."""
 
 from __future__ import annotations
 
@@ -8,18 +8,34 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ..model.assignment import spanned
 from ..model.case import flag_of
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, refuse_if
 from ..model.writing import replacing
-from . import contents
-from .contents import OPTIONS, REQUIRED, TENSORS
 from .draw import numbers_of
-from .placement import Placement, in_words, placements_of
+from .placement import Placement, in_words, overlaps, placements_of, within
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+REQUIRED = ("q", "k", "v", "do")
+TENSORS = (
+    *REQUIRED, "bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "tau", "lse", "o",
+)  # fmt: skip
+# What each option must be, in words and as a type.
+OPTIONS: Mapping[str, tuple[str, Any]] = {
+    "causal": ("True or False", bool),
+    "scale": ("a number", float),
+    "window": ("two whole numbers", tuple[int, int]),
+    "softcap": ("a number", float),
+    "dropout": ("a number", float),
+    "align": ("a word", str),
+    "family": ("softmax or lazy", Literal["softmax", "lazy"]),
+}
+# Elements that a tensor may span, or eight times its own: the strides of a broken file must not take all memory.
+_MOST_SPANNED = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class SavedInputs:
     """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
     placements: Mapping[str, Placement]
     options: Mapping[str, Any]
-    """Those of `contents.OPTIONS` that are known."""
+    """Those of OPTIONS that are known."""
 
 
 def layouts_in_words(saved: SavedInputs) -> str:
@@ -45,11 +61,10 @@ def layouts_in_words(saved: SavedInputs) -> str:
 
 
 def save(path: Path, saved: SavedInputs) -> None:
-    """Writes a set, .npz or .pt by the path's ending; a reader sees the whole file or none.
+    """Writes a set as a .pt file; a reader sees the whole file or none.
 
     Values are written contiguous, however far apart they lay. `q.strides` and `q.offset`, in elements, say where, and
-    tensors with the same word in `q.buffer` lay in one buffer. .npz holds bfloat16 as the uint16 of its bits, and
-    `q.dtype` says so.
+    tensors with the same word in `q.buffer` lay in one buffer.
     """
     import torch
 
@@ -58,21 +73,7 @@ def save(path: Path, saved: SavedInputs) -> None:
         content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
         content[f"{name}.buffer"] = place.buffer
     with replacing(path) as stream:
-        _write_npz(stream, content) if path.suffix == ".npz" else torch.save(content, stream)
-
-
-def _write_npz(stream: IO[bytes], content: dict[str, Any]) -> None:
-    import numpy as np
-    import torch
-
-    arrays: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-            arrays[name] = value.view(torch.int16).numpy().view(np.uint16)
-            arrays[f"{name}.dtype"] = np.array("bfloat16")
-        else:
-            arrays[name] = np.asarray(value)
-    np.savez(stream, allow_pickle=False, **arrays)
+        torch.save(content, stream)
 
 
 def load(word: str) -> SavedInputs:
@@ -83,22 +84,20 @@ def load(word: str) -> SavedInputs:
             missing, unknown or of a wrong shape or dtype; or one holds numbers that are not finite.
     """
     try:
-        return _sound(_read(Path(word)))
+        return _checked(_read(Path(word)))
     except UsageFailure as failure:
         raise UsageFailure(f"--inputs {word}: {failure}", failure.way_out) from failure
 
 
 def _read(path: Path) -> dict[Any, Any]:
-    if not os.path.isfile(path):  # which is no error for a name too long to be one
-        raise UsageFailure("there is no such file", "the path is relative to the current folder")
+    # os.path: a name too long to be one is no error.
+    way_out = "the path is relative to the current folder"
+    refuse_if(not os.path.isfile(path), "there is no such file", way_out)
     readers = {".npz": _read_npz, ".pt": _read_pt}
-    if path.suffix not in readers:
-        got = path.suffix or "no ending"
-        raise UsageFailure(f"the name must end in .npz or .pt, got {got}")
+    got = path.suffix or "no ending"
+    refuse_if(path.suffix not in readers, f"the name must end in .npz or .pt, got {got}")
     try:
         content = readers[path.suffix](path)
-    except UsageFailure:
-        raise
     except Exception as error:  # a broken file fails in as many ways as it can be broken
         # PyTorch's errors go on for a page.
         line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
@@ -121,48 +120,174 @@ def _read_pt(path: Path) -> Any:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     import numpy as np
-
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return {name: _from_numpy(name, arrays) for name in arrays if not name.endswith(".dtype")}
-
-
-def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
-    import numpy as np
     import torch
 
-    array = np.asarray(arrays[name])
-    if name not in TENSORS:
-        return array.tolist()
-    if f"{name}.dtype" in arrays:
-        if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
-            words = f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits"
-            raise UsageFailure(words)
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    found = dict[str, Any]()
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        for name in file.files:
+            array = file[name]
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            found[name] = torch.from_numpy(native) if name in TENSORS else array.tolist()
+    return found
 
 
-def _sound(content: dict[Any, Any]) -> SavedInputs:
-    contents.check_names(content)
-    options = {
-        name: contents.checked_option(name, content[name]) for name in OPTIONS if name in content
-    }
+def _checked(content: dict[Any, Any]) -> SavedInputs:
+    _check_names(content)
+    options = {name: _option(name, content[name]) for name in OPTIONS if name in content}
     tensors = {name: content[name] for name in TENSORS if name in content}
-    contents.check_dtypes(tensors)
+    _check_dtypes(tensors)
     placements = placements_of(tensors)
     for name, tensor in tensors.items():
-        if (declared := contents.declared_placement(name, tensor, content)) is not None:
-            placements[name] = declared
+        if f"{name}.strides" in content:
+            placements[name] = _declared_placement(name, tensor, content)
     family = options.get("family", "lazy" if "tau" in tensors else "softmax")
-    for name in contents.broadcast(family):
+    for name in _broadcast(family):
         if name in tensors and (more := 4 - tensors[name].dim()) > 0:
             tensors[name] = tensors[name][(None,) * more]
             if (place := placements.get(name)) is not None:
                 placements[name] = replace(place, strides=(0,) * more + place.strides)
-    contents.check_shapes(tensors, family)
-    contents.check_finite(tensors)
+    _check_shapes(tensors, family)
+    _check_finite(tensors)
     values = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     return SavedInputs(values, placements, options)
+
+
+def _check_names(content: Mapping[Any, Any]) -> None:
+    beside = (f"{name}.{of}" for name in TENSORS for of in ("strides", "offset", "buffer"))
+    known = {*TENSORS, *OPTIONS, *beside}
+    listed = f"tensors: {', '.join(TENSORS)}; options: {', '.join(OPTIONS)}"
+    for name in content:
+        refuse_if(name not in known, f"unknown name {name!r}", listed)
+    if missing := [name for name in REQUIRED if name not in content]:
+        held = ", ".join(content) or "nothing"
+        words = f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}"
+        raise UsageFailure(words, listed)
+
+
+def _option(name: str, value: Any) -> Any:
+    words, kind = OPTIONS[name]
+    return _converted(value, kind, f"{name} must be {words}, got {value!r}")
+
+
+def _converted(value: Any, kind: Any, words: str) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise UsageFailure(words) from None
+
+
+def _check_dtypes(tensors: Mapping[str, Any]) -> None:
+    import torch
+
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    whole = dict.fromkeys(("seqlens", "cu_seqlens_q", "cu_seqlens_k"), (torch.int32, torch.int64))
+    others = {**whole, "mask": (torch.bool,), "keep": (torch.bool,)}
+    for name, tensor in tensors.items():
+        is_tensor = isinstance(tensor, torch.Tensor)
+        is_dense = is_tensor and tensor.layout == torch.strided and not tensor.is_quantized
+        if not is_dense or tensor.is_nested or tensor.is_meta:
+            got = f"{tensor.layout} on {tensor.device}" if is_tensor else type(tensor).__name__
+            raise UsageFailure(f"{name} must be a dense tensor, got {got}")
+        known: tuple[Any, ...] = others.get(name, floats)
+        rule, got = " or ".join(map(_dtype_name, known)), _dtype_name(tensor.dtype)
+        refuse_if(tensor.dtype not in known, f"{name} must be {rule}, got {got}")
+    dtypes = {name: _dtype_name(tensors[name].dtype) for name in REQUIRED}
+    listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+    words = f"q, k, v and do must have one dtype, got {listed}"
+    way_out = "where autocast casts inside the function, keep what it casts to"
+    refuse_if(len({*dtypes.values()}) > 1, words, way_out)
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
+    """The shapes agree with one another; those of q, k, v and do by the reference's own rules."""
+    from ..reference import Attention
+
+    q, k, v, do = (tensors[name] for name in REQUIRED)
+    try:
+        x = Attention("softmax", q, k, v, do, scale=1.0, causal=False)
+    except ValueError as error:
+        raise UsageFailure(str(error)) from error
+    full = (x.n_batch, x.n_heads, x.n_query, x.n_key)
+    words = f"a tensor is empty: q is {list(q.shape)}, v {list(v.shape)}"
+    refuse_if(0 in (*full, q.shape[3], v.shape[3]), words)
+    exact: dict[str, tuple[int, ...]] = dict.fromkeys(("tau", "alibi", "sinks"), (x.n_heads,))
+    exact |= {"seqlens": (x.n_batch,), "keep": full, "lse": full[:3], "o": tuple(do.shape)}
+    ends = {"cu_seqlens_q": x.n_query, "cu_seqlens_k": x.n_key}
+    is_lone = len(ends.keys() & tensors.keys()) == 1
+    refuse_if(is_lone, "cu_seqlens_q and cu_seqlens_k belong together", "write both")
+    for name, tensor in tensors.items():
+        got = list(tensor.shape)
+        if name in exact:
+            words = f"{name} must be {list(exact[name])}, got {got}"
+            refuse_if(tensor.shape != exact[name], words)
+        elif name in _broadcast(family):
+            fits = all(size in (1, whole) for size, whole in zip(got, full, strict=False))
+            words = f"{name} must broadcast to [B, H, M, N] = {list(full)}, got {got}"
+            refuse_if(len(got) != 4 or not fits, words)
+        elif name == "bias":
+            words = f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {got}"
+            refuse_if(len(got) != 2 or got[0] != x.n_heads or not got[1], words)
+        elif name in ends:
+            values = tensor.tolist()
+            is_ascending = tensor.dim() == 1 and len(values) > 1 and values == sorted(values)
+            words = f"{name} must ascend from 0 to {ends[name]}, got {values}"
+            is_right = is_ascending and (values[0], values[-1]) == (0, ends[name])
+            refuse_if(not is_right, words, "where each sequence begins, and the last ends")
+
+
+def _broadcast(family: str) -> tuple[str, ...]:
+    """The tensors that have four axes, of which some may be 1."""
+    return ("mask", "bias") if family == "softmax" else ("mask",)
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """No NaN and no infinity, but -inf in a bias, which masks; and anything beyond a batch's live length."""
+    import torch
+
+    for name in ("q", "k", "v", "do", "bias", "alibi", "sinks", "tau"):
+        if name not in tensors:
+            continue
+        wrong = ~tensors[name].isfinite()
+        wrong &= tensors[name] != -float("inf") if name == "bias" else True
+        if name in REQUIRED and "seqlens" in tensors:
+            live = torch.arange(tensors[name].shape[2]) < tensors["seqlens"][:, None]
+            wrong &= live[:, None, :, None]
+        if bool(wrong.any()):
+            first = wrong.nonzero()[0].tolist()
+            words = (
+                f"{name} holds {int(wrong.sum()):,} NaN or infinite numbers, the first at {first}"
+            )
+            raise UsageFailure(words, "they were there before the attention backward ran")
+
+
+def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -> Placement:
+    import msgspec
+    import torch
+
+    whole: Any = Annotated[int, msgspec.Meta(ge=0)]
+    shape = tuple(tensor.shape)
+    words = (
+        f"{name}.strides must be {len(shape)} numbers, one an axis, with a number {name}.offset"
+    )
+    beside = [content.get(f"{name}.offset", 0), content.get(f"{name}.buffer", name)]
+    strides: Any = _converted(content[f"{name}.strides"], list[whole], words)
+    offset, buffer = _converted(beside, tuple[whole, str], words)
+    refuse_if(len(strides) != len(shape), f"{words}, got {len(strides)}")
+    reach = offset + spanned(shape, strides)
+    words = f"{name}.strides and {name}.offset reach {reach:,} elements far"
+    way_out = f"leave them out, and {name} lies contiguous"
+    refuse_if(reach > max(_MOST_SPANNED, 8 * tensor.numel()), words, way_out)
+    once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
+    repeats = torch.equal(once.expand(shape).nan_to_num(), tensor.nan_to_num())
+    words = f"{name}.strides put several elements of {name} into one place"
+    refuse_if(overlaps(shape, strides) or not repeats, words)
+    return Placement(within(shape, tuple(strides)), offset, buffer)
 
 
 # What only values that are drawn have.
@@ -186,34 +311,31 @@ def with_inputs(
     """
     decided, subject = _decided(saved, family), f"--inputs {word}"
     own = saved.options.get("family") or ("lazy" if "tau" in saved.values else family)
-    if own != family:
-        words = f"{subject}: inputs of the {own} family, and the target is of the {family} family"
-        raise UsageFailure(words, f"check a target of the {own} family")
+    words = f"{subject}: inputs of the {own} family, and the target is of the {family} family"
+    refuse_if(own != family, words, f"check a target of the {own} family")
     for name, value in given.items():
         _check_agrees(name, value, decided, word)
     options = {name: value for name, value in given.items() if name != "seqlen"} | decided
-    if family == "lazy" and "tau" not in options:
-        words = f"{subject}: the lazy family needs tau, which it does not hold"
-        raise UsageFailure(words, "add --tau T")
-    if options.get("dropout") and "keep" not in saved.values:
-        words = f"{subject}: it has no keep, the mask of what dropout kept"
-        raise UsageFailure(words, "save keep [B, H, M, N] with it, or use no dropout")
+    words = f"{subject}: the lazy family needs tau, which it does not hold"
+    refuse_if(family == "lazy" and "tau" not in options, words, "add --tau T")
+    words = f"{subject}: it has no keep, the mask of what dropout kept"
+    way_out = "save keep [B, H, M, N] with it, or use no dropout"
+    refuse_if(bool(options.get("dropout")) and "keep" not in saved.values, words, way_out)
     return options | {"inputs": word}
 
 
 def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
     flag, way_out = flag_of(name), "drop it, or drop --inputs"
-    if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
-        words = f"{flag}: nothing is drawn, the values come from {word}"
-        raise UsageFailure(words, way_out)
+    is_drawn = name in _OF_DRAWING or (name == "mask" and "mask" not in decided)
+    words = f"{flag}: nothing is drawn, the values come from {word}"
+    refuse_if(is_drawn, words, way_out)
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
         own = decided.get(decided_name, value)
-        if isinstance(own, bool) and own != value:
+        words = f"{flag} {_listed(value)} contradicts {word}, where it is {_listed(own)}"
+        if isinstance(own, bool):
             words = f"{flag if value else f'--no-{flag[2:]}'} contradicts {word}, which has "
-            raise UsageFailure(words + (name if own else f"no {name}"), way_out)
-        if not _same(own, value):
-            words = f"{flag} {_listed(value)} contradicts {word}, where it is {_listed(own)}"
-            raise UsageFailure(words, way_out)
+            words += name if own else f"no {name}"
+        refuse_if(not _same(own, value), words, way_out)
 
 
 def _same(decided: Any, value: Any) -> bool:
@@ -233,7 +355,7 @@ def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
     decided = {name: value for name, value in saved.options.items() if name != "family"}
     decided |= {"batch": batch, "heads": heads, "head_dim": dim}
     decided |= {"seqlen_q": rows, "seqlen_k": keys}
-    decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}
+    decided |= {"dtype": _dtype_name(values["q"].dtype), "bias": "bias" in values}
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:

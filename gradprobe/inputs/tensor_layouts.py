@@ -21,7 +21,7 @@ from ..model.assignment import (
     spanned,
 )
 from ..model.case import Case
-from ..model.failures import UsageFailure
+from ..model.failures import refuse_if
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
@@ -30,20 +30,16 @@ from .placement import Placement
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
-# is written needs a place for every element.
+# One repeated value of these is another problem, and what is written needs a place for every element.
 _LENGTHS = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", *_LENGTHS, *OUTPUTS)
-# One number a head or a sequence. Programs hold them contiguous, and right kernels take them so.
+# One number a head or a sequence, which programs hold contiguous.
 VECTORS = ("tau", "alibi", "sinks", *_LENGTHS, *map(str.lower, OF_HEADS))
-# What leaves them so, wherever it moves them.
 _FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
-# Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
-# projection to q, k and v gives, or one to k and v, and autograd for its gradient.
+# What one buffer holds, side by side in every row, where all of it is packed and of one shape.
 _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
 
-# Elements of whatever dtype that every vector load is aligned to: kernels that take no last stride but 1 load rows so,
-# and one that is not aligned is an error of the device, which leaves a process without it.
+# Elements of any dtype that every vector load is aligned to; one that is not leaves a process without its device.
 VECTOR = 16
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024
@@ -51,9 +47,8 @@ _FRONT = 1024
 _LIMIT, _BEFORE_HUGE = 2**31, 2**32
 # How far heads and rows each reach in the layouts that lie far apart.
 _REACH = {"huge": _LIMIT, SCALED: 2**20}
-# In `distinct`, the axes before the last from the outermost to the innermost, where they do not lie as they stand: of
-# each tensor another order. `empty_like` keeps the order and no gaps, and what is made like two of one order would lie
-# alike. That of v is the reverse of that of k, whatever size is 1. The last axis stays inside, as most kernels need it.
+# In `distinct`, the axes before the last from the outermost to the innermost: of each tensor another order, since
+# `empty_like` keeps it. That of v is the reverse of that of k, whatever size is 1.
 _OUTER = {"k": (0, 2, 1), "v": (1, 2, 0), "do": (2, 1, 0), "o": (1, 0, 2), "delta": (1, 0)}
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
@@ -79,8 +74,6 @@ def place(
 ) -> Inputs:
     """The values laid out as assigned, in storages so wide that a read through any tensor's strides stays inside.
 
-    "all" means every tensor, but of VECTORS only where they stay contiguous: such a one lies otherwise if it is named.
-
     Args:
         saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
         fill: what the guard bands hold, one of `guard_bands.FILLS`.
@@ -90,9 +83,8 @@ def place(
         UsageFailure: a tensor is to lie as saved, and nothing was.
     """
     chosen = {name: layout_of(name, assigned) for name in values}
-    if saved is None and AS_SAVED in chosen.values():
-        words = f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none"
-        raise UsageFailure(words, "add --inputs")
+    words = f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none"
+    refuse_if(saved is None and AS_SAVED in chosen.values(), words, "add --inputs")
     values = effective_values(values, assigned)
     used: set[int] = set()
     places = dict[str, Placement]()
@@ -123,10 +115,7 @@ def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Tensor
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values that a layout leaves: `expanded` changes them, since stride 0 repeats one element.
-
-    That element is 1 for do, as `out.sum().backward()` gives, and the first one for any other tensor.
-    """
+    """The values that a layout leaves: `expanded` repeats the first one; of do 1, as `out.sum().backward()` gives."""
     left = dict(values)
     for name, value in values.items():
         if layout_of(name, assigned) == "expanded":
@@ -136,7 +125,7 @@ def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[s
 
 
 def layout_of(name: str, assigned: Assigned) -> str:
-    """The layout that a tensor has in a run: what is assigned to it by its name, or to all of its kind."""
+    """What is assigned to a tensor by its name, or to all; VECTORS move by "all" only where they stay contiguous."""
     chosen = "contiguous"
     for tensor, layout in assigned:
         is_meant = tensor == "all" and (name not in VECTORS or layout in _FOR_VECTORS)
@@ -145,14 +134,9 @@ def layout_of(name: str, assigned: Assigned) -> str:
 
 
 def _alone(
-    name: str,
-    shape: tuple[int, ...],
-    layout: str,
-    used: set[int],
-    index: int,
-    order: Sequence[int] | None,
-) -> Placement:
-    """A tensor in a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous, if another."""
+    name: str, shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None
+) -> Placement:  # fmt: skip
+    """In a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous, if another."""
     order, offset = tuple(range(len(shape)) if order is None else order), 0
     if layout == "expanded":
         strides = (0,) * len(shape)
@@ -175,10 +159,7 @@ def _alone(
 
 
 def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Heads inside rows: [B, H, L, ...] as a view of [B, L, H, ...]; of a matrix, its transpose.
-
-    Of what lies so where it is contiguous, rows inside heads.
-    """
+    """[B, H, L, ...] as a view of [B, L, H, ...], or the reverse; of a matrix, its transpose."""
     plain = tuple(range(len(order)))
     swapped = (0, 2, 1, *plain[3:]) if len(order) > 2 else (1, 0)
     return plain if order == swapped else swapped
@@ -187,10 +168,7 @@ def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
 def _distinct(
     shape: tuple[int, ...], used: set[int], index: int, order: Sequence[int], *, unit: bool
 ) -> tuple[int, ...]:
-    """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
-
-    `unit`: but the innermost stride of every tensor is 1, and the others are multiples of what vector loads need.
-    """
+    """The smallest strides that no axis uses yet; `unit`: the innermost is 1, the others multiples of VECTOR."""
     strides, step = [1] * len(shape), VECTOR if unit else 1
     *outer, last = order
     span = max(shape[last], 1) if unit else index + 1
@@ -204,10 +182,9 @@ def _distinct(
 
 
 def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
-    """Strides with which heads and rows each reach so many elements or more, as those of long sequences reach 2^31.
+    """Strides with which heads and rows each reach so many elements, and which stay below that from three steps on.
 
-    Each stays below that where three or more steps are taken, so that it passes for a 32-bit integer itself. Batches
-    and head dims lie packed inside; heads are told apart by a small step, so that no two elements share a place.
+    Batches and head dims lie packed inside; a small step keeps heads apart, so that no two elements share a place.
     """
     inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
     outer = [axis for axis in range(len(shape)) if axis not in inner]
@@ -226,7 +203,6 @@ def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
 
 
 def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str, Placement]:
-    """Where the tensors lie that share a buffer."""
     found: dict[str, Placement] = {}
     for names in _PACKED:
         packed = all(chosen.get(name) == "packed" and name not in found for name in names)
@@ -247,7 +223,6 @@ def _slot(shape: tuple[int, ...], at: int, count: int) -> tuple[tuple[int, ...],
 def _in_one_buffer(
     names: list[str], values: Mapping[str, Tensor], places: Mapping[str, Placement], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
-    """Tensors as views of one storage; most often one alone."""
     own = max(
         places[name].offset + spanned(values[name].shape, places[name].strides) for name in names
     )
@@ -270,6 +245,6 @@ def write(view: Tensor, values: Tensor) -> None:
 
 
 def _reach(shape: tuple[int, ...], places: Mapping[str, Placement]) -> int:
-    """The furthest element that indices of this shape reach through the strides of any tensor with as many axes."""
+    """The furthest element that this shape reaches by the strides of any tensor with as many axes."""
     alike = [place for place in places.values() if len(place.strides) == len(shape)]
     return max(spanned(shape, place.strides) for place in alike)

@@ -34,7 +34,7 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
 
 
 def _version(package: str) -> str:
-    """Of an installed package, which is not imported; "" of one that is not there."""
+    """Of a package; "" of one that is not there."""
     from importlib import metadata
 
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -44,14 +44,14 @@ def _version(package: str) -> str:
 
 @functools.cache
 def untested() -> str:
-    """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
+    """Which installed versions are outside of those that gradprobe is tested with, or ""."""
     outside = [(found, bound) for found, bound, holds in _installed() if not holds]
     found, bounds = (" and ".join(words[at] for words in outside) for at in (0, 1))
     return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
 def refuse_untested() -> None:
-    """Raises UntestedVersion, with the command that installs a tested version, where none is installed."""
+    """Raises UntestedVersion, with the command that installs tested versions."""
     if words := untested():
         wanted = " ".join(f"'{bound}'" for _, bound, _ in _installed())
         raise UntestedVersion(words, f"pip install {wanted}, or go on with --untested")
@@ -65,7 +65,7 @@ def release(version: str) -> tuple[int, ...]:
 
 @functools.cache
 def installed_versions() -> dict[str, str]:
-    """The versions that a report names, in words; none of the packages is imported."""
+    """The versions that a report names."""
     import platform
 
     from .. import __version__
@@ -81,7 +81,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def _torch_versions() -> dict[str, Any]:
-    """What torch says of itself in a file that imports nothing; its metadata do not name its CUDA."""
+    """By a file of torch's that imports nothing; its metadata do not name its CUDA."""
     import runpy
     from importlib.machinery import PathFinder
 
@@ -91,7 +91,6 @@ def _torch_versions() -> dict[str, Any]:
 
 
 def environment(device: str) -> dict[str, str]:
-    """Versions and the device, in words."""
     import platform
 
     name = f"cpu ({platform.machine()})"

@@ -22,8 +22,7 @@ SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 _SINGLE = (SCHEMA, "gradprobe.report/1")
 _SEVERAL = (SCHEMA_OF_SEVERAL, "gradprobe.reports/1")
 _WAY_OUT = "gradprobe check --json FILE writes one"
-# How many properties a battery combines, and what --battery takes; AUTO is a battery without a word.
-PAIRS = 2
+PAIRS = 2  # how many properties a battery combines
 AUTO, QUICK = "auto", "quick"
 BATTERIES = ("pairs", QUICK, AUTO)
 Kind = TypeVar("Kind")
@@ -34,7 +33,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     verdict: str
     cause: str
-    """`stride/do-head at delta.py:19`; else what is first wrong, `dP first`."""
+    """`stride/do-head at delta.py:19`, or `dP first`."""
     summary: str = ""
     titles: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -52,31 +51,26 @@ class Coverage(Struct, frozen=True, kw_only=True):
 
     strength: int
     properties: int
-    """0 where nothing was combined, since the case without any is not right."""
+    """0 where the case without any is not right."""
     held: int = 0
     missing: int = 0
     """Those in none, although nothing shows that the target does not take them."""
 
 
 class RefusedCase(Struct, frozen=True):
-    """A case that the target does not take."""
-
     title: str
     why: str
 
 
 class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What several checks came to."""
-
     reports: tuple[Report, ...]
     """Those that count, then those that are warnings."""
     planned: int | None = None
     """How many are to count; None for one check that is made alone."""
     not_taken: tuple[RefusedCase, ...] | None = None
+    """Cases that the target does not take."""
     origin: Origin | None = None
-    """As in each of them; there may be none."""
     groups: tuple[FailureGroup, ...] = ()
-    """Those that fail, once none is to come."""
     coverage: Coverage | None = None
 
     @property
@@ -93,8 +87,6 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _ToldWarning(Struct):
-    """A warning, with its report where that is one."""
-
     report: Report | None = None
 
 
@@ -105,7 +97,7 @@ class _ReportsDocument(Reports, frozen=True, kw_only=True):
 
 
 def document_of(report: Report) -> dict[str, Any]:
-    """The report in plain values, ready for `json.dumps`."""
+    """In plain values, ready for `json.dumps`."""
     document: dict[str, Any] = _plain(report)
     return document
 
@@ -118,8 +110,8 @@ def several_document(several: Reports) -> dict[str, Any]:
     counted, warnings = list[Any](), list[dict[str, Any]]()
     for report, plain in zip(several.reports, document.pop("reports"), strict=True):
         about = {"target": report.target.name or None, "title": report.title or None}
-        whole = {"report": plain} if report.is_warning else {}
-        warnings += [about | _plain(asdict(warned)) | whole for warned in report.warnings]
+        about |= {"report": plain} if report.is_warning else {}
+        warnings += [about | _plain(asdict(warned)) for warned in report.warnings]
         counted += [] if report.is_warning else [plain]
     document = {"planned": len(counted), **document, "reports": counted, "warnings": warnings}
     return {"schema": SCHEMA_OF_SEVERAL, "verdict": several.verdict, **document}
@@ -147,7 +139,7 @@ def dump(report: Report) -> str:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """A document as every JSON file here is written."""
+    """As every JSON file here is written."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
@@ -156,12 +148,18 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise UsageFailure(
-            f"expected a report, got what is no JSON: {error}", _WAY_OUT
-        ) from error
+        raise _no_report(f"what is no JSON: {error}") from error
+    return _object(document)
+
+
+def _object(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
+        raise _no_report(f"a JSON {type(document).__name__}")
     return document
+
+
+def _no_report(got: str) -> UsageFailure:
+    return UsageFailure(f"expected a report, got {got}", _WAY_OUT)
 
 
 def _refuse_constant(word: str) -> float:
@@ -173,14 +171,11 @@ def load(text: str | bytes) -> Report:
     return report_from(parsed(text))
 
 
-def report_from(document: Mapping[str, Any]) -> Report:
+def report_from(document: Any) -> Report:
     """A report of its document, of either schema. Raises UsageFailure: it is none."""
-    if not isinstance(document, Mapping):
-        raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
-    if document.get("schema") not in _SINGLE:
-        raise UsageFailure(
-            f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT
-        )
+    schema = _object(document).get("schema")
+    if schema not in _SINGLE:
+        raise UsageFailure(f"expected a report of schema {SCHEMA}, got {schema!r}", _WAY_OUT)
     return _converted(document, Report)
 
 
@@ -200,19 +195,12 @@ def load_several(text: str | bytes) -> Reports:
     return Reports(**parts | {"reports": (*several.reports, *mild)})
 
 
-# What making a value of a document of other types comes to.
-_DAMAGE = (
-    msgspec.ValidationError, UsageFailure, TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
-    RecursionError,
-)  # fmt: skip
-
-
 def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
     try:
         return msgspec.convert(
             _as_today(document), kind, dec_hook=lambda _, plain: number_of(plain)
         )
-    except _DAMAGE as error:
+    except Exception as error:  # a document is damaged in as many ways as there are
         words = f"$: it has no {error}" if isinstance(error, KeyError) else error
         raise UsageFailure(
             f"a document of schema {document['schema']} is damaged: {words}", _WAY_OUT
@@ -220,7 +208,7 @@ def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
 
 
 def _as_today(value: Any) -> Any:
-    """A document, with every report in it, as this schema has it."""
+    """A document of any schema as one of this."""
     if isinstance(value, list):
         return [_as_today(item) for item in value]
     if not isinstance(value, dict):
@@ -262,7 +250,7 @@ _WORD_LIST = {"type": "array", "items": {"type": "string"}}
 
 
 def report_schema() -> dict[str, Any]:
-    """The schema of what `document_of` gives."""
+    """Of what `document_of` gives."""
     number = {"anyOf": [{"type": "number"}, {"enum": list(WORDS)}]}
     components = partial(msgspec.json.schema_components, ref_template="#/$defs/{name}")
     (schema,), parts = components((Report,), schema_hook=lambda _: number)

@@ -29,6 +29,12 @@ class UsageFailure(Failure):
     exit_code = 2
 
 
+def refuse_if(is_wrong: bool, words: str, way_out: str = "") -> None:
+    """Raises UsageFailure."""
+    if is_wrong:
+        raise UsageFailure(words, way_out)
+
+
 class UntestedVersion(Failure):
     """An installed package has a version that gradprobe is not tested with."""
 

@@ -1,16 +1,12 @@
-"""Run: what one layout of a check came to, its intermediates, elements and errors, as values.
-
-Types and `__post_init__` refuse what no report holds: both are heeded where one is read.
-"""
+"""Run: what one layout of a check came to, as a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import isfinite
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from .memory_finding import MemoryFinding
 from .number import Number
@@ -18,17 +14,11 @@ from .number import Number
 MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"
 FAILED, CRASHED, INCOMPLETE = "error", "crashed", "incomplete"
 NOT_EXPOSED = "not exposed"
-Ranges = tuple[tuple[int, int], ...]
-"""Inclusive."""
+Ranges = tuple[tuple[int, int], ...]  # inclusive
 
 
 def seen_in(name: str, kernel: str | None) -> str:
     return f"{name} in {kernel}" if kernel else name
-
-
-def _refuse_other_length(name: str, found: Sequence[Any], other: str, due: Sequence[Any]) -> None:
-    if len(found) != len(due):
-        raise ValueError(f"{name} has {len(found)} where {other} has {len(due)}")
 
 
 def _or_infinite(ratio: Number | None) -> float:
@@ -36,22 +26,16 @@ def _or_infinite(ratio: Number | None) -> float:
 
 
 class Window(Struct, frozen=True):
-    """A few rows and columns around an element, actual beside expected."""
+    """Rows and columns around an element."""
 
     rows: tuple[int, ...]
-    cols: Annotated[tuple[int, ...], Meta(min_length=1)]
+    cols: tuple[int, ...]
     actual: tuple[tuple[Number, ...], ...]
     expected: tuple[tuple[Number, ...], ...]
 
-    def __post_init__(self) -> None:
-        for name, numbers in (("actual", self.actual), ("expected", self.expected)):
-            _refuse_other_length(name, numbers, "rows", self.rows)
-            for row in numbers:
-                _refuse_other_length(f"a row of {name}", row, "cols", self.cols)
-
 
 class Element(Struct, frozen=True, kw_only=True):
-    """One element of an intermediate. An index is None along an axis it lacks."""
+    """An index is None along an axis that the intermediate lacks."""
 
     intermediate: str
     batch: int | None
@@ -67,12 +51,12 @@ class Element(Struct, frozen=True, kw_only=True):
     window: Window | None = None
     kernel: str | None = None
     shard: int | None = None
-    """The rank that holds it, in whose shard rows and tiles are counted."""
+    """The rank in whose shard rows and tiles are counted."""
     rank: int | None = None
     step: int | None = None
     largest: Number | None = None
     inseparable: tuple[str, ...] = ()
-    """Other intermediates that may be the wrong one: what was recovered shows them together alone."""
+    """Others that may be the wrong one: what was recovered shows them together alone."""
 
     @property
     def accused(self) -> str:
@@ -109,8 +93,6 @@ HIDDEN = "-"
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """One head of an intermediate."""
-
     batch: int | None
     head: int
     status: str
@@ -127,7 +109,7 @@ class Head(Struct, frozen=True, kw_only=True):
 
 
 class Intermediate(Struct, frozen=True, kw_only=True):
-    """One intermediate of a run, compared."""
+    """One of a run, compared."""
 
     name: str
     status: str
@@ -137,7 +119,7 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     """In which it was seen: `attn_bwd for dQ`."""
     dtype: str | None = None
     reading_adds: Number | None = None
-    """The most that reading it out of the gradients may add to an element's error."""
+    """The most that recovering it may add to an error."""
     mismatched: int = 0
     total: int = 0
     non_finite: int = 0
@@ -145,10 +127,10 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     length: int | None = None
     shown: Ranges = ()
-    """The rows of each head that were recovered; empty for all."""
+    """The rows that were recovered; empty for all."""
     heads: tuple[Head, ...] = ()
     tile: tuple[int, int] = (0, 0)
-    """Of their maps; where not all rows were shown, each of those is a line."""
+    """Of their maps, which have a line for each row that was shown."""
 
     @property
     def title(self) -> str:
@@ -183,9 +165,9 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 class Identity(Struct, frozen=True, kw_only=True):
     name: str
-    """With its key in front: "I4 <V, dV> = <O, dO>"."""
+    """"I4 <V, dV> = <O, dO>"."""
     of: str = "target"
-    """"target" or "reference"."""
+    """Or "reference"."""
     holds: bool
     residual: Number | None
     budget: Number | None
@@ -259,34 +241,29 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class RepeatedResult(Struct, frozen=True, kw_only=True):
-    """One intermediate that is not the same in every repeated run, or is wrong in one."""
+    """An intermediate that is not the same in every repeated run, or is wrong in one."""
 
     name: str
     runs: int
     differing: int = 0
-    """Elements of which two runs gave different bits."""
     total: int = 0
     heads: tuple[tuple[int | None, int], ...] = ()
     tiles: Ranges = ()
     block: int = 0
     spread: Number | None = None
-    """The largest difference as a multiple of what is allowed; None where that is not known."""
+    """The largest difference as a multiple of what is allowed, where that is known."""
     atomics: tuple[Line, ...] = ()
     wrong_in: int = 0
     wrong_heads: tuple[tuple[int | None, int], ...] = ()
     wrong_spread: Number | None = None
-    """The spread in these heads."""
 
 
 class TensorLayout(Struct, frozen=True, kw_only=True):
     name: str
     axes: str
-    """A letter each, as in the table of the formulas; "" for none."""
+    """As in the table of the formulas."""
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        _refuse_other_length("strides", self.strides, "sizes", self.sizes)
 
     @property
     def repeats(self) -> bool:
@@ -294,18 +271,15 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
         return any(size > 1 and step == 0 for size, step in axes)
 
 
-_VERDICTS = "|".join((MATCH, MISMATCH, SKIPPED, FAILED, CRASHED, INCOMPLETE))
-
-
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
     layout: str
-    verdict: Annotated[str, Meta(pattern=f"^({_VERDICTS})$")]
+    verdict: str
     skipped: str | None = None
     precision: str = ""
     undecided: int = 0
-    """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
+    """Entries on the ReLU's kink, where either side is right."""
     coarser: tuple[str, ...] = ()
     memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
@@ -315,20 +289,20 @@ class Run(Struct, frozen=True, kw_only=True):
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
     repeats: int = 0
-    """How many runs of the same values, or in other orders of threads, were compared bit by bit."""
+    """How many runs were compared bit by bit."""
     repeated: tuple[RepeatedResult, ...] = ()
     error: Error | str | None = None
-    """Words alone in a survey of layouts."""
+    """Words alone in a survey."""
     severity: str | None = None
     how: str | None = None
     copied: tuple[str, ...] = ()
     tried: SurveyedLayout | None = None
     laid: tuple[TensorLayout, ...] = ()
-    """How its tensors lay; of a survey's, those that did not lie contiguous."""
+    """Of a survey's, those that did not lie contiguous."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether its values are the case's own: others have more behind the name of the layout."""
+        """Whether its values are the case's own: others have more behind the layout's name."""
         return ", " not in self.layout
 
     @property
@@ -370,9 +344,6 @@ class CloseUpRow(Struct, frozen=True, kw_only=True):
     ratio: Number | None
 
 
-_MapLine = Annotated[tuple[Number | None, ...], Meta(min_length=1)]
-
-
 class CloseUp(Struct, frozen=True, kw_only=True):
     """One intermediate of one head: its error map, its wrong rows, its first wrong element."""
 
@@ -384,14 +355,10 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     total: int
     shape: tuple[int, int]
     tile: tuple[int, int]
-    map: Annotated[tuple[_MapLine, ...], Meta(min_length=1)]
+    map: tuple[tuple[Number | None, ...], ...]
     """The worst multiple of the budget in each cell; None where all is masked."""
     lines: tuple[int, ...] = ()
     """The row tile of each line of the map, where not all rows were recovered."""
     rows: tuple[CloseUpRow, ...]
-    """The wrong rows; where none is wrong, the worst one."""
+    """Those that are wrong, else the worst one."""
     element: Element
-
-    def __post_init__(self) -> None:
-        for line in self.map:
-            _refuse_other_length("a line of map", line, "the first", self.map[0])

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
-
-from msgspec import Meta
 
 ERROR, WARNING = "error", "warning"
 HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
 COUNTED = "warnings change no verdict; with --strict they are errors"
-# An access, a band that was written, what was never written, a race, barriers, an alignment, lanes of a warp, an input
-# that changed, a result in the memory of another tensor, or in a coarser dtype.
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED, SHUFFLE = "misaligned", "shuffle"
 CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
@@ -28,7 +23,6 @@ class WarningNote:
     kind: str
     """HUGE (an offset beyond 2^31 elements), VECTOR (of strided parameters), UNDECLARED (a case), or a finding's."""
     about: str
-    """The tensors, or the case; the same whenever the same is told."""
     words: str
     layouts: tuple[str, ...]
     file: str = ""
@@ -38,9 +32,8 @@ class WarningNote:
 
 @dataclass(frozen=True)
 class MemoryFinding:
-    """One finding about memory, or about how a result is held there."""
-
-    kind: Annotated[str, Meta(pattern=f"^({'|'.join(KINDS)})$")]
+    kind: str
+    """One of KINDS."""
     tensor: str
     sentence: str
     kernel: str = ""
@@ -48,29 +41,29 @@ class MemoryFinding:
     line: int | None = None
     code: str = ""
     severity: str = ERROR
-    access: Annotated[str, Meta(pattern=f"^({'|'.join(ACCESSES)})$")] = ""
+    access: str = ""
     lanes: int = 0
     """Elements that were accessed so; 0 where nobody counted."""
     place: tuple[int | None, ...] = (None,) * 4
-    """Batch, head, row and column of the first element, where it has one."""
+    """Batch, head, row and column of the first element."""
     actual: str = "-"
     expected: str = "-"
     wraps: bool = False
-    """Whether an offset of the tensor leads there when it is cut to 32 bits."""
+    """Whether an offset cut to 32 bits leads there."""
     in_block: bool = False
-    """Whether it is in the shared memory of one block."""
+    """In the shared memory of one block."""
     layout: str = ""
     """Of a survey."""
     allocated: tuple[str, int] = ("", 0)
-    """Of what nothing has written: the file and the line that allocated it."""
+    """File and line that allocated what nothing has written."""
     runs_on: bool = False
-    """Of accesses outside: whether each was so with every lane, after the same line was inside."""
+    """Whether each access was outside with every lane, after the same line was inside."""
     rest: tuple[str, str, int] = ("", "", 0)
-    """Of what nothing has written: the kernel, the file and the line that stored the rest of it."""
+    """Kernel, file and line that stored the rest of it."""
 
     @property
     def is_read_without_value(self) -> bool:
-        """Whether it reads memory or a lane without a value: a fault only where a result shows it."""
+        """A fault only where a result shows it."""
         return self.kind == UNWRITTEN or (self.kind == SHUFFLE and self.access == "load")
 
     @property
@@ -107,7 +100,6 @@ class Group:
 
     @property
     def sentence(self) -> str:
-        """The worst of it, with its layouts."""
         return f"in {', '.join(self.layouts)}: {self.memory[0].sentence}"
 
 
@@ -133,11 +125,7 @@ def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
 
 
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
-    """The findings of one run that count, worst first.
-
-    What nothing has written holds NaN, and a lane without a value infinity: a read of it that shows in no result was
-    masked later, as that of padded scratch is.
-    """
+    """The findings of one run that count: a read without value that shows in no result was masked later."""
     return tuple(
         worst_first(one for one in memory if non_finite or not one.is_read_without_value)
     )

@@ -1,7 +1,4 @@
-"""Report: everything that one check found, as a value without tensors and functions. Every form is made from it alone.
-
-The names are those of the JSON, schema gradprobe.report/2: what /1 held has its names there.
-"""
+"""Report: everything that one check found, as a value of which every form is made. The names are those of the JSON."""
 
 from __future__ import annotations
 
@@ -28,30 +25,25 @@ from .layout_run import (
 )
 from .memory_finding import WARNING, MemoryFinding, WarningNote
 
-# The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
-# what came, and below the second nothing is said of it.
+# The share of wrong elements that a hypothesis must reproduce to be named as the cause, or as consistent with them.
 NAMED, CONSISTENT = 0.9, 0.5
-
-
-# No line, or indent, of source is longer.
-_Characters = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 class CauseLine(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 
     file: str
-    line: Annotated[int, Meta(ge=0, le=1 << 31)]
+    line: int
     code: str
-    column: _Characters | None = None
+    column: int | None = None
     length: int = 0
     kernel: str = ""
     note: str = ""
     around: tuple[str, str] = ("", "")
     """The lines before and after it, without the indent of all three."""
-    margin: _Characters = 0
+    margin: Annotated[int, Meta(ge=0, le=100_000)] = 0
     function: str = ""
-    """The function that holds the line, where that is not the kernel."""
+    """Where that is not the kernel."""
     instead: str = ""
 
     @property
@@ -62,7 +54,7 @@ class CauseLine(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """Lines of a file, of which a diagnosis names some."""
+    """Lines around those that a diagnosis names."""
 
     file: str
     first: int
@@ -76,13 +68,13 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     words: str
     file: str = ""
     diff: str = ""
-    """Unified; "" where none helps."""
+    """Unified."""
     right: tuple[str, ...] = ()
     """What is unlike the check in other cases, in which all matches too."""
     doubts: tuple[str, ...] = ()
     """The same of cases that are wrong with it and without it."""
     not_run: tuple[str, ...] = ()
-    """What could tell it from another edit and was not run: a line, a side of a branch, turns of a loop."""
+    """What could tell it from another edit: a line, a side of a branch, turns of a loop."""
     beyond: tuple[str, ...] = ()
     """What else of the edited functions no case comes to: "is_causal = False"."""
     others: tuple[str, ...] = ()
@@ -109,8 +101,6 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
 
 class Replacement(NamedTuple):
-    """Lines of a diff in the place of others."""
-
     line: int
     """The first one that goes, from 1; where none goes, the one before which the new ones stand."""
     old: list[str]
@@ -147,13 +137,9 @@ def patched(text: str, diff: str) -> str:
     return "\n".join(lines)
 
 
-# Of what was not run so many are named.
-_NAMED_CASES = 4
-
-
 def _some(words: Sequence[str]) -> str:
-    more = len(words) - _NAMED_CASES
-    return f"{', '.join(words[:_NAMED_CASES])}{f' and {more} more' if more > 0 else ''}"
+    more = len(words) - 4
+    return f"{', '.join(words[:4])}{f' and {more} more' if more > 0 else ''}"
 
 
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
@@ -163,19 +149,19 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     fault_class: str
     summary: str
     explained: float
-    """The share of wrong elements that it reproduces within budget, less what it spoils; of what was seen, how sure."""
+    """The share of wrong elements that it reproduces, less what it spoils; of what was seen, how sure."""
     evidence: tuple[str, ...] = ()
     where: tuple[CauseLine, ...] = ()
     fix: str = ""
     also: bool = False
-    """Whether it stands beside the one before it: two faults at once."""
+    """Beside the one before it: two faults at once."""
     edit: TriedEdit | None = None
     seen: str = ""
-    """Of what was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
+    """"seen in dq_kernel, 4 of 4 tiles"."""
     says_wrong: tuple[str, ...] = ()
-    """The intermediates of which it says that one or more are wrong by themselves."""
+    """Intermediates of which it says that one or more are wrong by themselves."""
     says_right: tuple[str, ...] = ()
-    """Those that are right with all that they are made of; of what is wrong too, up to the line."""
+    """Those that are right with all that they are made of, up to the line."""
     layouts: tuple[str, ...] = ()
 
     @property
@@ -204,12 +190,13 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 def explained_diagnoses(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Those whose lines are shown: the causes, else the consistent one."""
-    consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
-    return causes_among(diagnoses) or consistent
+    return causes_among(diagnoses) or [
+        one for one in diagnoses[:1] if one.explained >= CONSISTENT
+    ]
 
 
 class CompileError(Struct, frozen=True, kw_only=True):
-    """A line of a kernel that Triton's interpreter runs, and that its compiler does not take."""
+    """A line that Triton's interpreter runs, and that its compiler does not take."""
 
     kernel: str
     function: str = ""
@@ -240,7 +227,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a report was made and by which gradprobe: what every form tells paths by."""
+    """Where a report was made: what every form tells paths by."""
 
     folder: str
     root: str
@@ -249,7 +236,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class CheckedTarget(Struct, frozen=True, kw_only=True):
-    """What really ran. Of one that did not get as far as being found, the name alone."""
+    """What really ran; of one that was not found, the name alone."""
 
     name: str = ""
     family: str = ""
@@ -261,7 +248,7 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     shadows: tuple[str, ...] = ()
     kernels: tuple[Source, ...] = ()
     idle: tuple[str, ...] = ()
-    """Files with Triton kernels none of which was launched, where torch alone ran."""
+    """Files with Triton kernels, where torch alone ran."""
     reference: str = ""
 
 
@@ -276,7 +263,7 @@ class Culprit(Struct, frozen=True):
 
 
 class SurveySummary(Struct, frozen=True, kw_only=True):
-    """What a survey of layouts has besides its runs."""
+    """Of a survey of layouts, besides its runs."""
 
     layouts: int = 0
     culprits: tuple[Culprit, ...] = ()
@@ -287,7 +274,7 @@ class SecondCheck(Struct, frozen=True, kw_only=True):
     """A check that another one is set beside."""
 
     name: str
-    """A target, how the same target is run, or the file of a report."""
+    """A target, how the same one is run, or the file of a report."""
     report: Report
     differences: tuple[Difference, ...] = ()
 
@@ -297,7 +284,7 @@ class SecondCheck(Struct, frozen=True, kw_only=True):
 
 
 class AuditSummary(Struct, frozen=True, kw_only=True):
-    """What an audit of a reference has besides its runs."""
+    """Of an audit of a reference, besides its runs."""
 
     wrong: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
@@ -314,11 +301,11 @@ class Report(Struct, frozen=True, kw_only=True):
     chosen: str = ""
     verdict: str
     severity: str | None = None
-    """WARNING of a check that fails, which is shown and does not count."""
+    """WARNING of one that fails and does not count."""
     target: CheckedTarget = CheckedTarget()
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    """By file, the hash of what the check was made of. Empty where its process died."""
+    """By file, the hash of what the check was made of."""
     case: Case | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     error: Error | None = None
@@ -334,10 +321,10 @@ class Report(Struct, frozen=True, kw_only=True):
     target_warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     beyond: str = ""
-    """Of a second case: what it uses besides, "a tenth head: --batch 1 --heads 10"."""
+    """What a second case uses besides, "a tenth head: --batch 1 --heads 10"."""
     not_checked: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    """What came out wrong in a second case that nothing says the target takes."""
+    """What is wrong in a second case that nothing says the target takes."""
     compared: Counts = Counts()
     warnings: tuple[WarningNote, ...] = ()
     reproduce: str = ""
@@ -354,7 +341,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`lazy (gqa)`: what was checked, with the title of one of several cases."""
+        """`lazy (gqa)`."""
         name = self.target.name or "gradprobe"
         return f"{name} ({self.title})" if self.title else name
 
@@ -371,7 +358,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> Run:
-        """The run whose results are shown: the failing one, else the first that has some."""
+        """The failing one, else the first that has results."""
         failing = self.failing
         return failing if failing is not None and failing.is_judged else self.measured[0]
 
@@ -381,7 +368,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def own_error(self) -> Error | None:
-        """What kept it from its end, where no run says it."""
+        """The error that no run tells."""
         return None if any(run.told_error for run in self.runs) else self.error
 
     @property

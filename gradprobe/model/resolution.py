@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -24,21 +24,21 @@ from .case import (
     Case,
     flag_of,
 )
-from .failures import UsageFailure, did_you_mean
+from .failures import did_you_mean, refuse_if
 
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.
-LARGEST = 2**34
+_LARGEST = 2**34
 # Of --repeat: what happens in a share p of n runs is seen in one of them with 1 - (1 - p)^n, 95 % for p = 3 / n.
-MOST_RUNS = 10_000
+_MOST_RUNS = 10_000
 # Of --scale and --tau, the largest number of float16: some kernels hold q * scale in q's dtype, and P, which grows with
 # tau. P = exp(S - LSE) overflows by the rounding of S alone, 2^-11 of it in TF32, where S is beyond 2^18.
-MOST = 65504.0
+_MOST = 65504.0
 # Of --softcap, the largest number of float32.
-MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
+_MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
 # What is smaller has no reciprocal in float32, and GPUs take it for 0.
-LEAST_NORMAL = 2.0**-126
+_LEAST_NORMAL = 2.0**-126
 # The options that take one of several words.
-CHOICES = {
+_CHOICES = {
     "dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES, "align": ALIGNMENTS, "mask": MASKS,
     "arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS, "lse_as": LSE_FORMS,
 }  # fmt: skip
@@ -68,28 +68,27 @@ def resolve(
     _refuse_foreign(given, family)
     if packs and "seqlens" in given:
         lengths = given.pop("seqlens")
-        batch = given.pop("batch", len(lengths))
-        _refuse_lengths(lengths, batch, None)
+        _refuse_lengths(lengths, given.pop("batch", len(lengths)), None)
         given["cu_seqlens"] = (0, *itertools.accumulate(lengths))
     _pack(given)
     _set_axes(given)
     parts = 2 * (given.get("ranks") or 1)  # into which a default length can be cut
     length = max(given.get("seqlens") or (-(-Case.seqlen_q // parts) * parts,))
-    length = given.get("seqlen", length)
-    given.setdefault("seqlen_q", length)
-    given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
-    given.setdefault("kv_heads", given.get("heads", Case.heads))
-    if given.get("pattern") == "dyadic":
+    is_dyadic = given.get("pattern") == "dyadic"
+    if is_dyadic:
         given.setdefault("head_dim", 16)  # whose default scale is a power of two
-    given.setdefault("head_dim_v", given.get("head_dim", Case.head_dim))
-    given.setdefault("bias", family == "lazy" and takes_bias)
     if given.get("mask") == "padding":
         given.setdefault("mask_axes", "bn")
+    given.setdefault("seqlen_q", given.get("seqlen", length))
+    given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
+    given.setdefault("kv_heads", given.get("heads", Case.heads))
+    given.setdefault("head_dim_v", given.get("head_dim", Case.head_dim))
+    given.setdefault("bias", family == "lazy" and takes_bias)
     _refuse_counts(given)
     given.setdefault("scale", float(given.get("head_dim", Case.head_dim)) ** -0.5)
     given.setdefault("causal", family == "lazy" or "causal" in given.get("implied", ()))
     if family == "lazy":
-        given["tau"] = _tau(given)
+        given["tau"] = _tau(given.get("tau"), given.get("heads", Case.heads), is_dyadic)
     known = {field.name for field in fields(Case)}
     case = Case(family=family, **{name: value for name, value in given.items() if name in known})
     refuse_unknown(vars(case))
@@ -97,172 +96,159 @@ def resolve(
     return case
 
 
-def _refuse_if(is_wrong: bool, words: str, way_out: str = "") -> None:
-    if is_wrong:
-        raise UsageFailure(words, way_out)
+def _must(is_right: bool, rule: str, got: object, way_out: str = "") -> None:
+    refuse_if(not is_right, f"{rule}, got {got}", way_out)
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
     """Raises UsageFailure where an option that takes one of several words has another."""
-    choices = CHOICES if options.get("inputs") is None else {**CHOICES, "mask": ("given",)}
+    choices = _CHOICES if options.get("inputs") is None else {**_CHOICES, "mask": ("given",)}
     for name, known in choices.items():
         got = options.get(name)
         if got is not None and got not in known:
-            words = f"{flag_of(name)} must be one of {', '.join(known)}, got {got!r}"
-            spelt = str(got).lower().replace("fp", "float")
-            raise UsageFailure(words, did_you_mean(spelt, known, ""))
+            meant = did_you_mean(str(got).lower().replace("fp", "float"), known, "")
+            _must(False, f"{flag_of(name)} must be one of {', '.join(known)}", repr(got), meant)
 
 
 def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
     is_lazy = family == "lazy"
     words = "--no-causal: lazy attention is always causal"
-    _refuse_if(is_lazy and given.get("causal") is False, words, "drop --no-causal")
-    foreign = (SOFTMAX_ALONE if is_lazy else {"tau", "bias_window"}) & given.keys()
+    refuse_if(is_lazy and given.get("causal") is False, words, "drop --no-causal")
     target = "of the softmax family" if is_lazy else "that takes tau"
-    for name in sorted(foreign):
+    for name in sorted((SOFTMAX_ALONE if is_lazy else {"tau", "bias_window"}) & given.keys()):
         words = f"{flag_of(name)}: the {family} family has no such option"
-        raise UsageFailure(words, f"drop it, or check a target {target}")
+        refuse_if(True, words, f"drop it, or check a target {target}")
 
 
 def _pack(given: dict[str, Any]) -> None:
     """Sets the lengths of packed sequences: one batch of all of them, end to end."""
     if "cu_seqlens" not in given:
         way = "give --cu-seqlens, that of the query rows, too"
-        _refuse_if("cu_seqlens_k" in given, "--cu-seqlens-k: nothing is packed", way)
+        refuse_if("cu_seqlens_k" in given, "--cu-seqlens-k: nothing is packed", way)
         return
+    words = "--seqlens pads and --cu-seqlens packs"
+    refuse_if("seqlens" in given, words, "give one of them")
     rows = given["cu_seqlens_q"] = given.pop("cu_seqlens")
     keys = given.setdefault("cu_seqlens_k", rows)
-    words = "--seqlens pads and --cu-seqlens packs"
-    _refuse_if("seqlens" in given, words, "give one of them")
     for flag, ends, length in (
         ("--cu-seqlens", rows, "seqlen_q"),
         ("--cu-seqlens-k", keys, "seqlen_k"),
     ):
-        rises = all(before <= after for before, after in itertools.pairwise(ends))
-        if len(ends) < 2 or ends[0] != 0 or ends[-1] < 1 or not rises:
-            got = ",".join(map(str, ends))
-            words = f"{flag} must ascend from 0 to the number of rows, got {got}"
-            way = "it holds where each sequence begins and where the last one ends: 0,37,101"
-            raise UsageFailure(words, way)
+        rises = [*ends] == sorted(ends) and len(ends) > 1 and ends[0] == 0 < ends[-1]
+        way = "it holds where each sequence begins and where the last one ends: 0,37,101"
+        rule = f"{flag} must ascend from 0 to the number of rows"
+        _must(rises, rule, ",".join(map(str, ends)), way)
         other = given.setdefault(length, given.get("seqlen", ends[-1]))
         words = f"{flag} ends at {ends[-1]}, and the length is {other}"
-        _refuse_if(other != ends[-1], words, "drop the length")
-    counts = f"{len(rows) - 1} and {len(keys) - 1}"
-    words = f"--cu-seqlens and --cu-seqlens-k must have as many sequences, got {counts}"
-    _refuse_if(len(rows) != len(keys), words)
+        refuse_if(other != ends[-1], words, "drop the length")
+    rule = "--cu-seqlens and --cu-seqlens-k must have as many sequences"
+    _must(len(rows) == len(keys), rule, f"{len(rows) - 1} and {len(keys) - 1}")
     batch = given.setdefault("batch", 1)
-    words = f"--cu-seqlens packs all sequences into one batch, got --batch {batch}"
-    _refuse_if(batch != 1, words)
+    _must(batch == 1, "--cu-seqlens packs all sequences into one batch", f"--batch {batch}")
 
 
 def _set_axes(given: dict[str, Any]) -> None:
     """Sets one batch, or one head, where shapes have no axis for more."""
     shapes = given.get("shapes", PLAIN)
     for letter, name in (("b", "batch"), ("h", "heads")):
-        if letter not in shapes and given.setdefault(name, 1) != 1:
-            words = f"{in_words(shapes)} holds one of --{name}, got {given[name]}"
-            raise UsageFailure(f"--shapes {shapes}: {words}")
+        if letter not in shapes:
+            count = given.setdefault(name, 1)
+            _must(
+                count == 1, f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}", count
+            )
     for name, way in (("bias", "add --bias"), ("mask", "add --mask KIND")):
         for option in (f"{name}_rank", f"{name}_axes"):
             is_idle = option in given and not given.get(name)
-            _refuse_if(is_idle, f"{flag_of(option)}: this case has no {name}", way)
-    axes = given.get("mask_axes", "bn")
-    words = f"--mask-axes {axes}: a padding mask has the axes bn"
-    _refuse_if(given.get("mask") == "padding" and axes != "bn", words, "drop it")
+            refuse_if(is_idle, f"{flag_of(option)}: this case has no {name}", way)
 
 
 def _refuse_counts(given: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         count = given.get(name, 1)
-        _refuse_if(count < 1, f"{flag_of(name)} must be at least 1, got {count}")
-    words = f"--repeat must be at most {MOST_RUNS}, got {given.get('repeat')}"
-    share = (
-        f"{MOST_RUNS} runs show with 95 % probability what happens in {3 / MOST_RUNS:.2%} of runs"
-    )
-    _refuse_if(given.get("repeat", 0) > MOST_RUNS, words, share)
+        _must(count >= 1, f"{flag_of(name)} must be at least 1", count)
+    repeat = given.get("repeat", 1)
+    _must(repeat <= _MOST_RUNS, f"--repeat must be at most {_MOST_RUNS}", repeat)
     for name in ("block_m", "block_n"):
         size = given.get(name, 16)
-        words = f"{flag_of(name)} must be a power of two of at least 16, got {size}"
-        _refuse_if(size < 16 or size & (size - 1) != 0, words)
+        rule = f"{flag_of(name)} must be a power of two of at least 16"
+        _must(size >= 16 and size & (size - 1) == 0, rule, size)
     way = "drop it, or check a target that takes bias"
     is_idle = "bias_window" in given and not given["bias"]
-    _refuse_if(is_idle, "--bias-window: this case has no bias", way)
+    refuse_if(is_idle, "--bias-window: this case has no bias", way)
 
 
-def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
-    heads = given.get("heads", Case.heads)
+def _tau(given: Sequence[float] | None, heads: int, is_dyadic: bool) -> tuple[float, ...]:
     # Both signs, none of which puts a whole row on the ReLU's kink, where little could be compared.
-    is_dyadic = given.get("pattern") == "dyadic"
     known = (-DYADIC_TAU, DYADIC_TAU) if is_dyadic else (-0.5, 0.5, -3.0, 1.0)
-    tau = tuple(given.get("tau") or (known[h % len(known)] for h in range(heads)))
+    tau = tuple(given or (known[h % len(known)] for h in range(heads)))
     tau = tau * heads if len(tau) == 1 else tau
-    words = f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers"
-    _refuse_if(len(tau) != heads, words)
+    rule = f"--tau takes one number, or one a head: {heads} heads"
+    _must(len(tau) == heads, rule, f"{len(tau)} numbers")
     return tau
 
 
 def _refuse_case(case: Case) -> None:
+    rows, keys = case.seqlen_q, case.seqlen_k
     for name in ("q", "k", "v", "do"):
         count = math.prod(map(case.size, case.input_axes(name)))
-        words = f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}"
-        _refuse_if(count > LARGEST, words)
-    heads = f"{case.kv_heads} and {case.heads}"
-    _refuse_if(case.heads % case.kv_heads != 0, f"--kv-heads must divide --heads, got {heads}")
-    is_square, lengths = case.seqlen_q == case.seqlen_k, f"{case.seqlen_q} and {case.seqlen_k}"
-    words = f"lazy attention needs as many keys as rows, got {lengths}"
-    _refuse_if(case.family == "lazy" and not is_square, words)
+        words = f"{name} of this case would have {count:.1e} elements, more than {_LARGEST:.1e}"
+        refuse_if(count > _LARGEST, words)
+    is_grouped = case.heads % case.kv_heads == 0
+    _must(is_grouped, "--kv-heads must divide --heads", f"{case.kv_heads} and {case.heads}")
+    is_square = case.family != "lazy" or rows == keys
+    _must(is_square, "lazy attention needs as many keys as rows", f"{rows} and {keys}")
     if case.seqlens is not None:
-        _refuse_lengths(case.seqlens, case.batch, case.seqlen_q)
+        _refuse_lengths(case.seqlens, case.batch, rows)
         words = "--seqlens (right padding) needs as many keys as query rows"
-        _refuse_if(not is_square, words)
-    words = f"--seed must lie in 0 to 2^63 - 1, got {case.seed}"
-    _refuse_if(not 0 <= case.seed < 2**63, words)
+        refuse_if(rows != keys, words)
+    _must(0 <= case.seed < 2**63, "--seed must lie in 0 to 2^63 - 1", case.seed)
     window = case.window or (-1, -1)
-    words = f"--window takes numbers of keys, -1 for no limit, got {window[0]},{window[1]}"
-    _refuse_if(min(window) < -1, words)
-    words = f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}"
-    _refuse_if(not 0 <= case.dropout < 1, words)
+    rule = "--window takes numbers of keys, -1 for no limit"
+    _must(min(window) >= -1, rule, f"{window[0]},{window[1]}")
+    _must(0 <= case.dropout < 1, "--dropout must lie in 0 to 1, 1 excluded", case.dropout)
     _refuse_axes(case, "bias")
     _refuse_axes(case, "mask")
-    words = f"--mask-axes: a {case.mask} mask has m and n, got {case.mask_axes!r}"
-    lacks = not {"m", "n"} <= set(case.mask_axes)
-    _refuse_if(case.mask in ("random", "dead-rows") and lacks, words)
+    axes = {*case.mask_axes}
+    fits = axes == {*"bn"} if case.mask == "padding" else axes >= {*"mn"}
+    needs = "the axes bn" if case.mask == "padding" else "m and n"
+    is_drawn = case.mask in MASKS
+    rule = f"--mask-axes: a {case.mask} mask has {needs}"
+    _must(fits or not is_drawn, rule, repr(case.mask_axes))
     _refuse_magnitudes(case)
     words = f"--shards {case.shards}: nothing is divided among ranks"
-    _refuse_if(case.ranks is None and case.shards != Case.shards, words, "add --ranks N")
+    refuse_if(case.ranks is None and case.shards != Case.shards, words, "add --ranks N")
 
 
 def _refuse_lengths(seqlens: tuple[int, ...], batch: int, most: int | None) -> None:
-    words = f"--seqlens takes one length a batch: {batch} batches, got {len(seqlens)}"
-    _refuse_if(len(seqlens) != batch, words)
+    rule = f"--seqlens takes one length a batch: {batch} batches"
+    _must(len(seqlens) == batch, rule, len(seqlens))
     span = "must not be negative" if most is None else f"must lie in 0 to {most}"
-    words = f"--seqlens {span}, got {', '.join(map(str, seqlens))}"
-    _refuse_if(min(seqlens) < 0 or (most is not None and max(seqlens) > most), words)
+    fits = min(seqlens) >= 0 and (most is None or max(seqlens) <= most)
+    _must(fits, f"--seqlens {span}", ", ".join(map(str, seqlens)))
 
 
 def _refuse_axes(case: Case, name: str) -> None:
     axes, rank = getattr(case, f"{name}_axes"), getattr(case, f"{name}_rank")
-    is_wrong = not (axes or case.inputs) or set(axes) - set("bhmn") or len(set(axes)) < len(axes)
-    words = f"--{name}-axes takes some of the letters b, h, m and n, got {axes!r}"
-    _refuse_if(bool(is_wrong), words)
-    _refuse_if(not 2 <= rank <= 4, f"--{name}-rank must be 2, 3 or 4, got {rank}")
+    is_known = bool(axes or case.inputs) and set(axes) <= set("bhmn")
+    rule = f"--{name}-axes takes some of the letters b, h, m and n"
+    _must(is_known and len(set(axes)) == len(axes), rule, repr(axes))
+    _must(2 <= rank <= 4, f"--{name}-rank must be 2, 3 or 4", rank)
     words = f"--{name}-rank {rank}: this {name} has the {len(axes)} axes {axes}"
-    _refuse_if(rank < len(axes), words, f"give --{name}-axes as well")
+    refuse_if(rank < len(axes), words, f"give --{name}-axes as well")
 
 
 def _refuse_magnitudes(case: Case) -> None:
     """Refuses numbers so large or small that float32 overflows or underflows in a right kernel."""
     cap, taus = case.softcap, case.tau or ()
-    _refuse_if(cap is not None and not cap > 0, f"--softcap must be above 0, got {cap}")
-    way = "drop it: no softcap is none"
-    _refuse_if(cap == math.inf, "--softcap must be finite, got inf", way)
+    _must(cap is None or cap > 0, "--softcap must be above 0", cap)
+    _must(cap != math.inf, "--softcap must be finite", cap, "drop it: no softcap is none")
     is_finite = all(map(math.isfinite, (case.scale, *taus)))
-    _refuse_if(not is_finite, "--scale and --tau must be finite numbers")
-    numbers = [("scale", case.scale, MOST), ("softcap", cap or 0.0, MOST_SOFTCAP)]
-    for name, number, most in [*numbers, *(("tau", tau, MOST) for tau in taus)]:
-        words = f"--{name} must be at most {most:.3g} in magnitude, got {number:g}"
+    refuse_if(not is_finite, "--scale and --tau must be finite numbers")
+    numbers = [("scale", case.scale, _MOST), ("softcap", cap or 0.0, _MOST_SOFTCAP)]
+    for name, number, most in [*numbers, *(("tau", tau, _MOST) for tau in taus)]:
+        rule, size, got = f"--{name} must be at", abs(number), f"{number:g}"
         why = "a right kernel overflows there: nothing could be told from that"
-        _refuse_if(abs(number) > most, words, why)
-        words = f"--{name} must be at least {LEAST_NORMAL:.3g} in magnitude, got {number:g}"
+        _must(size <= most, f"{rule} most {most:.3g} in magnitude", got, why)
+        is_normal = name == "tau" or size == 0 or size >= _LEAST_NORMAL
         why = "a right kernel, which holds it in float32, takes what is smaller for 0"
-        _refuse_if(name != "tau" and 0 < abs(number) < LEAST_NORMAL, words, why)
+        _must(is_normal, f"{rule} least {_LEAST_NORMAL:.3g} in magnitude", got, why)

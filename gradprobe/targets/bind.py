@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..frontends import plain_function
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, refuse_if
 from ..model.intermediates import GRADIENT_OF, TABLE, lookup, plain
 from .find import Target
 from .naming import EITHER, WORLD, canonical_name
@@ -48,22 +48,18 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
     """
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
-        by_itself = f"; where it is so by itself, add --implied {name}" if name in IMPLIED else ""
-        raise UsageFailure(
-            f"target {target.name!r} cannot take {flag_of(name)}: it has no such parameter",
-            f"it takes {', '.join(target.takes.values())}{by_itself}",
-        )
+        way = f"it takes {', '.join(target.takes.values())}"
+        way += f"; where it is so by itself, add --implied {name}" if name in IMPLIED else ""
+        words = f"target {target.name!r} cannot take {flag_of(name)}: it has no such parameter"
+        raise UsageFailure(words, way)
     for name in target.required:
-        if name in OUTPUTS and not target.is_backward:
-            raise UsageFailure(
-                f"target {target.name!r} needs {target.takes[name]!r}, where a backward writes, and takes no dO",
-                "take a parameter `do`, as a backward does, or give this one a default",
-            )
-        if offered.get(name) is None:
-            way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
-            way += f" or {_OPTIONS['mask']}" if target.takes[name] in EITHER else ""
-            words = f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have"
-            raise UsageFailure(words, way)
+        words = f"target {target.name!r} needs {target.takes[name]!r}"
+        way = "take a parameter `do`, as a backward does, or give this one a default"
+        is_output = name in OUTPUTS and not target.is_backward
+        refuse_if(is_output, f"{words}, where a backward writes, and takes no dO", way)
+        way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
+        way += f" or {_OPTIONS['mask']}" if target.takes[name] in EITHER else ""
+        refuse_if(offered.get(name) is None, f"{words}, which this case does not have", way)
     given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
     return {own: taken(offered[name], name, case.shapes) for name, own in given.items()}
 
@@ -89,14 +85,13 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """0 where a boolean mask is True and -inf elsewhere."""
     import torch
 
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
 
 
 def _to_base_2(lse: Tensor) -> Tensor:
-    """Times log2(e), with the same strides in a storage as large."""
+    """With the same strides in a storage as large."""
     import torch
 
     size = lse.untyped_storage().nbytes() // lse.element_size()
@@ -107,10 +102,9 @@ def _to_base_2(lse: Tensor) -> Tensor:
 def _one_number(target: Target, window: tuple[int, int]) -> int:
     """LEFT of a window that ends at the diagonal, or reaches as far to both sides."""
     left, right = window
-    if right not in (0, left):
-        words = f"target {target.name!r} takes the window as one number, got {left},{right}"
-        ways = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
-        raise UsageFailure(words, ways)
+    words = f"target {target.name!r} takes the window as one number, got {left},{right}"
+    way = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
+    refuse_if(right not in (0, left), words, way)
     return left
 
 
@@ -132,10 +126,7 @@ def _is_mask_for_bias(target: Target, case: Case) -> bool:
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
-    """The options that the case uses and the target has no parameter for; `align` states a convention and needs none.
-
-    For dropout a parameter dropout_p is not enough, since the reference needs the mask that was drawn.
-    """
+    """The options that the case uses and the target has no parameter for. For dropout, the reference needs the mask."""
     is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
     is_square = case.cu_seqlens_q == case.cu_seqlens_k
     one_for_both = bool({"cu_seqlens", "cu_seqlens_q"} & takes)
@@ -152,8 +143,7 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
         "cu_seqlens": is_packed and is_square and not one_for_both,
         "cu_seqlens_k": is_packed
-        and not is_square
-        and not {"cu_seqlens_q", "cu_seqlens_k"} <= takes,
+        and not (is_square or {"cu_seqlens_q", "cu_seqlens_k"} <= takes),
     }
     known = {*takes, *case.implied} - {"dropout", "cu_seqlens_k"}
     return [name for name, is_used in used.items() if is_used and name not in known]
@@ -163,14 +153,13 @@ _BY_PLACE = ("dQ", "dK", "dV")
 
 
 def as_tensors(result: Any) -> Any:
-    """The results of a backward, with arrays of numpy or of what has `__dlpack__` as tensors of the same memory."""
+    """The results of a backward, with arrays that torch can read as tensors of the same memory."""
     if isinstance(result, Mapping):
         return {name: _as_tensor(value) for name, value in result.items()}
     return tuple(map(_as_tensor, result)) if isinstance(result, (tuple, list)) else result
 
 
 def _as_tensor(value: Any) -> Any:
-    """The value itself where torch does not read it."""
     import numpy as np
     import torch
     from torch.utils.dlpack import from_dlpack
@@ -190,7 +179,7 @@ def _as_tensor(value: Any) -> Any:
 def by_name(
     function: Callable[..., Any], results: Sequence[Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """The gradients by name, and why so, a sentence; None where neither words nor number tell which is which."""
+    """The gradients by name, and why so; None where neither words nor number tell which is which."""
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
     named = list(map(intermediate_named, words))
     named = [name if name in GRADIENT_OF.values() else "" for name in named]
@@ -210,7 +199,7 @@ _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
-    """What stands in a function, and in no other one inside it, with its lines in the file."""
+    """What stands in a function itself, with its lines in the file."""
     try:
         lines, first = inspect.getsourcelines(plain_function(function))
         tree = ast.parse(textwrap.dedent("".join(lines)))

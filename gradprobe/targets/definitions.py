@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +21,6 @@ from .find import (
     existing_file,
     function_in,
     load_file,
-    no_function,
     parameters_of,
     parts_of,
 )
@@ -30,18 +28,10 @@ from .naming import edited_modules, is_autograd_function, source_of, statements_
 from .surroundings import Surroundings
 
 Definition = ast.FunctionDef | ast.ClassDef
-# What can make a name that the text of a file does not hold.
-_MAKES_NAMES = re.compile(
-    r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
-)
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
-    """Raises UsageFailure where there is no such built-in, file or function; the rest is known at the import.
-
-    Args:
-        takes_file: whether FILE.py without a function is enough.
-    """
+    """Raises UsageFailure where there is no such built-in or file; `takes_file`: FILE.py alone is enough."""
     if word in BUILTINS:
         return
     if takes_file and word.endswith(".py"):
@@ -51,9 +41,9 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     for file in (Path(name) for name in (bare, f"{bare}.py") if name.endswith(FILES)):
         if file.is_file():
             raise _names_no_function(file, word)
-    place, name = parts_of(word)
+    place, _ = parts_of(word)
     if place.endswith(FILES):
-        _refuse_unnamed(existing_file(Path(place), word), name, word)
+        existing_file(Path(place), word)
 
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
@@ -68,23 +58,13 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
     return UsageFailure(why, f"gradprobe init --list {file} says of each why")
 
 
-def _defined_in(file: Path) -> tuple[str, dict[str, Definition]]:
-    """Its text, and by name the functions, autograd.Functions and aliases that an import of it defines, if readable."""
+def _defined_in(file: Path) -> dict[str, Definition]:
+    """By name the functions, autograd.Functions and aliases that an import of a file defines, if it is readable."""
     found: dict[str, Definition] = {}
-    try:
-        text = file.read_text(encoding="utf-8")
-        for statement in statements_at_import(ast.parse(text).body):
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+        for statement in statements_at_import(ast.parse(file.read_text(encoding="utf-8")).body):
             found |= _defined(statement, found)
-    except (OSError, ValueError, SyntaxError):
-        return "", {}
-    return text, found
-
-
-def _refuse_unnamed(file: Path, name: str, word: str) -> None:
-    text, defined = _defined_in(file)
-    own, first = sorted(defined), re.escape(name.partition(".")[0])
-    if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
-        raise no_function(str(file), name, word, own)
+    return found
 
 
 def with_function(word: str) -> str:
@@ -101,7 +81,7 @@ def candidates(file: Path) -> list[str]:
         from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
         return checkable(file)
-    _, defined = _defined_in(file)
+    defined = _defined_in(file)
     # Of two names of one definition the later.
     names = {node: name for name, node in defined.items() if _is_checkable(node)}
     return [name for name in names.values() if not any(_applies(node, name) for node in names)]
@@ -162,22 +142,15 @@ def _signature_of(arguments: ast.arguments) -> inspect.Signature:
     return inspect.signature(eval(compile(function, "", "eval")))  # noqa: S307 - None alone
 
 
-@dataclass(frozen=True)
-class Inventory:
-    module: ModuleType
-    functions: tuple[FoundFunction, ...]
-    """By their lines."""
-
-
-def inventory(file: str) -> Inventory:
-    """What a file defines that may be a target. Raises UsageFailure, or TargetFailure: it fails to import."""
+def inventory(file: str) -> list[FoundFunction]:
+    """What a file defines that may be a target, by lines. Raises UsageFailure, or TargetFailure: it fails to import."""
     changes, found = Surroundings(), list[FoundFunction]()
     module = load_file(Path(file), file, changes)
     for name in _applicable(module):
         word = f"{file}:{name}"
         function = function_in(module, name, word)
         found.append(FoundFunction(word, function, source_of(function, module), changes))
-    return Inventory(module, tuple(sorted(found, key=lambda function: function.source.line)))
+    return sorted(found, key=lambda function: function.source.line)
 
 
 def _applicable(module: ModuleType) -> Iterator[str]:

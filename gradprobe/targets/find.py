@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -12,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,14 @@ from typing import Any
 from ..frontends.triton import gpu_stood_in
 from ..model.assignment import OUTPUTS
 from ..model.case import NUMBER, PAIR
-from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
+from ..model.failures import (
+    Failure,
+    TargetFailure,
+    UsageFailure,
+    did_you_mean,
+    refuse_if,
+    text_of,
+)
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS, FILES, Builtin, has_driver
 from .naming import (
@@ -69,6 +76,16 @@ class Target:
         return bool(packed) and "seqlens" not in self.takes
 
 
+@dataclass(frozen=True)
+class FoundFunction:
+    """What a word names, whatever its parameters are."""
+
+    word: str
+    function: Callable[..., Any]
+    source: LoadedSource
+    changes: Surroundings = field(default_factory=Surroundings)
+
+
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
     """The target that a word names (a built-in, `path/to/file.py:function`, `package.module:function`), or a function.
 
@@ -79,45 +96,42 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     return target_of(find_function(subject), family)
 
 
-def target_of(function: FoundFunction, family: str | None = None) -> Target:
+def target_of(found: FoundFunction, family: str | None = None) -> Target:
     """Raises UsageFailure: what `find_target` says of parameters."""
     try:
-        signature = inspect.signature(function.function)
+        signature = inspect.signature(found.function)
     except (ValueError, TypeError):
-        words = f"target {function.word!r} has no readable signature"
+        words = f"target {found.word!r} has no readable signature"
         raise UsageFailure(words, "wrap it in a Python function with named parameters") from None
-    takes, required = parameters_of(signature, function.word)
+    takes, required = parameters_of(signature, found.word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
     family = family or ("lazy" if "tau" in takes else "softmax")
-    own = (function.word, function.function, takes, required, family)
-    return Target(*own, function.source, function.changes, window_form=form)
-
-
-@dataclass(frozen=True)
-class FoundFunction:
-    """What a word names, whatever its parameters are."""
-
-    word: str
-    function: Callable[..., Any]
-    source: LoadedSource
-    changes: Surroundings
+    own = (found.word, found.function, takes, required, family)
+    return Target(*own, found.source, found.changes, window_form=form)
 
 
 def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
     """It raises what `find_target` does."""
-    surroundings = Surroundings()
     if not isinstance(subject, str):
         function = readable(subject)
-        return FoundFunction(name_of(subject), function, source_of(function), surroundings)
-    place, name = parts_of(_spec(subject))
+        return FoundFunction(name_of(subject), function, source_of(function))
+    word = subject
+    if builtin := BUILTINS.get(subject):
+        why = missing(builtin)
+        if why:
+            words = f"target {subject!r} cannot run here: it {why}"
+            raise TargetFailure(words, "gradprobe init --list says what can")
+        word = builtin.spec
+    place, name = parts_of(word)
     if place.endswith(".cu"):
         return _host_function(existing_file(Path(place), subject).resolve(), name, subject)
-    if place.endswith(".py"):
-        module = load_file(Path(place), subject, surroundings)
-    else:
-        module = _load_module(place, subject, surroundings)
+    changes = Surroundings()
+    load = (
+        partial(load_file, Path(place)) if place.endswith(".py") else partial(_load_module, place)
+    )
+    module = load(subject, changes)
     function = function_in(module, name, subject)
-    return FoundFunction(subject, function, source_of(function, module), surroundings)
+    return FoundFunction(subject, function, source_of(function, module), changes)
 
 
 def _host_function(file: Path, name: str, word: str) -> FoundFunction:
@@ -125,8 +139,7 @@ def _host_function(file: Path, name: str, word: str) -> FoundFunction:
 
     function, line = host_function(file, name, word)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    source = LoadedSource(name, str(file), line, digest)
-    return FoundFunction(word, function, source, Surroundings())
+    return FoundFunction(word, function, LoadedSource(name, str(file), line, digest))
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -139,20 +152,8 @@ def parts_of(word: str) -> tuple[str, str]:
     return place, name
 
 
-def _spec(word: str) -> str:
-    builtin = BUILTINS.get(word)
-    if builtin is None:
-        return word
-    if why := missing(builtin):
-        words = f"target {word!r} cannot run here: it {why}"
-        raise TargetFailure(words, "gradprobe init --list says what can")
-    return builtin.spec
-
-
 def missing(builtin: Builtin) -> str:
     """Why it cannot run on this machine; "" where it can."""
-    if builtin.package and importlib.util.find_spec(builtin.package) is None:
-        return f"needs the package {builtin.name} (pip install {builtin.name})"
     return "needs a CUDA device" if builtin.cuda and not _has_cuda() else ""
 
 
@@ -165,7 +166,7 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -> ModuleType:
+def load_file(path: Path, word: str, changes: Surroundings) -> ModuleType:
     """The module of a file, run anew. Raises UsageFailure: there is none; TargetFailure: it fails to import."""
     path = existing_file(path, word).resolve()
     packages = _packages(path.parent)
@@ -179,8 +180,7 @@ def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -
     # The folder of a package's file behind the others: its modules may be named as the standard library's are.
     _search((packages or [path])[0].parent, 0)
     _search(path.parent, len(sys.path))
-    run = functools.partial(spec.loader.exec_module, module)
-    _importing(run, word, surroundings or Surroundings())
+    _importing(partial(spec.loader.exec_module, module), word, changes)
     return module
 
 
@@ -192,8 +192,7 @@ def _search(folder: Path, at: int) -> None:
 def existing_file(path: Path, word: str) -> Path:
     """The path itself. Raises UsageFailure: there is no such file, with one beside it that may be meant."""
     if not path.is_file():
-        beside = (str(other) for other in path.parent.glob("*.py"))
-        meant = did_you_mean(str(path), beside, "")
+        meant = did_you_mean(str(path), map(str, path.parent.glob("*.py")), "")
         way_out = meant or "the path is relative to the current folder"
         raise UsageFailure(f"target {word!r}: there is no file {path}", way_out)
     return path
@@ -204,13 +203,13 @@ def _packages(folder: Path) -> list[Path]:
     return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
 
 
-def _load_module(name: str, word: str, surroundings: Surroundings) -> ModuleType:
+def _load_module(name: str, word: str, changes: Surroundings) -> ModuleType:
     _search(Path.cwd(), 0)
-    if not _importing(lambda: _exists(name), word, surroundings):
+    if not _importing(partial(_exists, name), word, changes):
         meant = did_you_mean(name, (file.stem for file in Path.cwd().glob("*.py")), "")
         way_out = meant or "is its folder the current one, or installed?"
         raise UsageFailure(f"target {word!r}: there is no module {name}", way_out)
-    module: ModuleType = _importing(lambda: importlib.import_module(name), word, surroundings)
+    module: ModuleType = _importing(partial(importlib.import_module, name), word, changes)
     return module
 
 
@@ -219,10 +218,10 @@ def _exists(name: str) -> bool:
     return (not parent or _exists(parent)) and importlib.util.find_spec(name) is not None
 
 
-def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -> Any:
+def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any:
     """Whatever a user's module may do at import, it ends here as a sentence."""
     try:
-        with gpu_stood_in(), surroundings.inside(), keeping_warnings():
+        with gpu_stood_in(), changes.inside(), keeping_warnings():
             return load()
     except (Failure, KeyboardInterrupt):
         raise
@@ -248,10 +247,10 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
-            raise no_function(str(module.__file__), name, word, sorted(callables(module)))
-        if part in ("forward", "backward") and is_autograd_function(function):
-            continue
-        function = getattr(function, part)
+            words = f"target {word!r}: {module.__file__} has no function {name}"
+            raise UsageFailure(words, did_you_mean(name, sorted(callables(module)), "it has"))
+        if not (part in ("forward", "backward") and is_autograd_function(function)):
+            function = getattr(function, part)
     why = way_out = ""
     is_plain = inspect.isfunction(function) or "triton.runtime" not in sys.modules
     if not callable(function):
@@ -262,14 +261,8 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     elif isinstance(function, type) and not is_autograd_function(function):
         why = f"the class {name} is no torch.autograd.Function"
         way_out = "name a function that makes and calls it"
-    if why:
-        raise UsageFailure(f"target {word!r}: {why}", way_out)
+    refuse_if(bool(why), f"target {word!r}: {why}", way_out)
     return readable(function)
-
-
-def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
-    words = f"target {word!r}: {file} has no function {name}"
-    return UsageFailure(words, did_you_mean(name, own, "it has"))
 
 
 def callables(module: ModuleType) -> Iterator[str]:
@@ -304,29 +297,34 @@ def parameters_of(
     takes: dict[str, str] = {}
     required = set()
     for name, canonical in meanings(signature.parameters).items():
-        parameter, why, way_out = signature.parameters[name], "", ""
-        is_needed = parameter.default is parameter.empty
+        parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            why = f"takes {parameter}; arguments are passed by name"
-            way_out = (
-                "wrap it in a function that names them: def attention(q, k, v): return f(q, k, v)"
-            )
-        elif canonical in takes:
-            both = f"{takes[canonical]!r} and {name!r}"
-            why, way_out = f"takes both {both}, which name the same thing", "keep one of them"
-        elif canonical is None and is_needed:
-            why = f"needs a parameter {name!r} that gradprobe has no value for"
-            known = ", ".join(dict.fromkeys(CANONICAL.values()))
-            way_out = "wrap it in a function that passes it, as gradprobe init writes one"
-            way_out += f"; known, with synonyms: {known}"
-        if why:
-            raise UsageFailure(f"target {word!r} {why}", way_out)
+        if refusal := _refusal_of(parameter, canonical, takes):
+            raise UsageFailure(f"target {word!r} {refusal[0]}", refusal[1])
         if canonical is not None:
             takes[canonical] = name
-            required |= {canonical} if is_needed else set()
-    if absent := [name for name in ("q", "k", "v") if name not in takes]:
-        words = f"target {word!r} does not take {', '.join(absent)}"
-        raise UsageFailure(words, "an attention takes q, k and v")
+            required |= {canonical} if parameter.default is parameter.empty else set()
+    absent = [name for name in ("q", "k", "v") if name not in takes]
+    words = f"target {word!r} does not take {', '.join(absent)}"
+    refuse_if(bool(absent), words, "an attention takes q, k and v")
     return takes, frozenset(required)
+
+
+def _refusal_of(
+    parameter: inspect.Parameter, canonical: str | None, takes: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Why a parameter cannot be passed, and the way out."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        wrapped = "def attention(q, k, v): return f(q, k, v)"
+        way_out = f"wrap it in a function that names them: {wrapped}"
+        return f"takes {parameter}; arguments are passed by name", way_out
+    if canonical in takes:
+        both = f"{takes[canonical]!r} and {parameter.name!r}"
+        return f"takes both {both}, which name the same thing", "keep one of them"
+    if canonical is None and parameter.default is parameter.empty:
+        known = ", ".join(dict.fromkeys(CANONICAL.values()))
+        way_out = "wrap it in a function that passes it, as gradprobe init writes one"
+        words = f"needs a parameter {parameter.name!r} that gradprobe has no value for"
+        return words, f"{way_out}; known, with synonyms: {known}"
+    return None

@@ -51,7 +51,6 @@ def source_of(function: AnyFunction, module: ModuleType | None = None) -> Loaded
 
 
 def _module_of(value: Any) -> str:
-    """The module that a value, or the function inside it, was made in."""
     try:
         # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
         while callable(inner := vars(value).get("fn")):
@@ -76,7 +75,7 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def holding(file: str) -> list[str]:
-    """The modules made of a file, and those that hold anything of theirs: they are imported anew."""
+    """The modules of a file, and those that hold anything of theirs: they are imported anew."""
     path, others = Path(file).resolve(), dict[str, ModuleType]()
     found, more = set[str](), set[str]()
     for name, module in [*sys.modules.items()]:
@@ -92,7 +91,6 @@ def holding(file: str) -> list[str]:
 
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
-    """Whether a name of a module, or a dict of it, holds anything of others."""
     for value in [*vars(module).values()]:
         if isinstance(value, ModuleType):
             # A package has its modules as attributes, which are set anew.
@@ -106,7 +104,7 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
 
 
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
-    """The other files of a module's name on the search path and in some more folders."""
+    """The other files of a module's name on the search path and `beside` it."""
     found: dict[str, None] = {}
     for folder in dict.fromkeys([os.getcwd(), *sys.path, *beside]):
         other = found_in(folder or os.getcwd(), module)
@@ -116,7 +114,7 @@ def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, .
 
 
 def found_in(folder: str, module: str) -> Path | None:
-    """The file of a dotted module below a folder, with links resolved."""
+    """The file of a dotted module below a folder."""
     *packages, name = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder, *packages)])
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
@@ -134,17 +132,16 @@ def readable(function: AnyFunction) -> AnyFunction:
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    forward = function.forward if isinstance(function, torch.nn.Module) else None
-    signature = _declared_signature(function, forward)
-    if signature is None:
+    is_module = isinstance(function, torch.nn.Module)
+    # Torch keeps the Python function of a custom operator.
+    written = function.forward if is_module else getattr(function, "_init_fn", None)
+    if written is None:
         return function
 
     def by_name(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    # Torch keeps the Python function of a custom operator.
-    written = getattr(function, "_init_fn", function) if forward is None else forward
-    return _naming(by_name, signature, written)
+    return _naming(by_name, inspect.signature(written), written)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
@@ -201,37 +198,6 @@ def _naming(
     return function
 
 
-def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signature | None:
-    """That of a function's schema, or of a module's `forward`."""
-    if forward is not None and not hasattr(forward, "schema"):
-        return inspect.signature(forward)
-    schema = _schema_of(function if forward is None else forward)
-    if schema is None:
-        return None
-    parameters = [_parameter(one) for one in schema.arguments if one.name != "self"]
-    return inspect.Signature(parameters)
-
-
-def _schema_of(function: Any) -> Any:
-    """`torch.library.custom_op` wraps an overload; `torch.ops.a.b` is a packet of them."""
-    import torch
-
-    overload = getattr(function, "_opoverload", function)
-    if isinstance(overload, torch._ops.OpOverloadPacket):
-        overload = getattr(overload, overload.overloads()[0])
-    if isinstance(overload, torch._ops.OpOverload):
-        return overload._schema
-    scripted = isinstance(function, (torch.jit.ScriptFunction, torch.ScriptMethod))
-    return function.schema if scripted else None
-
-
-def _parameter(argument: Any) -> inspect.Parameter:
-    by_name, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    kind = by_name if argument.kwarg_only else either
-    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-    return inspect.Parameter(argument.name, kind, default=default)
-
-
 def target_word(function: AnyFunction) -> str:
     """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" of what is no attribute of its own module."""
     plain = plain_function(readable(function))
@@ -255,19 +221,21 @@ def name_of(function: AnyFunction) -> str:
 
 
 def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
-    """The name that a module's own statements bind to a function. A method is a new object each time."""
+    """The name that a module's own statements bind to a function."""
     own = getattr(function, "__name__", "")
     bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
-        is_equal = bound and isinstance(value, types.MethodType) and value == function
-        if value is function or is_equal:
+        # A method is a new object each time.
+        if value is function or (
+            bound and isinstance(value, types.MethodType) and value == function
+        ):
             return name if name in _imported_names(module) else None
     return None
 
 
 def _imported_names(module: ModuleType) -> set[str]:
-    """Those that every import binds: not those of a loop, nor of a script."""
+    """Those that every import binds, and no loop or script alone."""
     found = set[str]()
     try:
         body = ast.parse(_file(module).read_bytes()).body
@@ -296,7 +264,7 @@ def statements_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _place(module: ModuleType) -> str:
-    """The file, or in a package, where imports may be relative, the module."""
+    """The file; in a package, where imports may be relative, the module."""
     file = _file(module)
     if file.suffix != ".py" or not file.is_file():
         return ""
@@ -309,7 +277,6 @@ def _place(module: ModuleType) -> str:
 
 
 def _file(module: ModuleType | None) -> Path:
-    """The current folder where it has none (a builtin, a prompt)."""
     return Path(getattr(module, "__file__", None) or "").absolute()
 
 
@@ -347,7 +314,6 @@ _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
 
 
 def canonical_name(parameter: str) -> str | None:
-    """The name used here for what a parameter is called elsewhere."""
     word = parameter.lower()
     return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
 

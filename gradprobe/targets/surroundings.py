@@ -43,7 +43,7 @@ class Surroundings:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """While open, all is as the target left it; afterwards as before, for those who judge it."""
+        """While open, all is as the target left it; afterwards as before, for who judges it."""
         settings = _settings()
         for number in (1, 2):
             if number not in _KEPT:
@@ -67,7 +67,7 @@ class Surroundings:
 
     @property
     def sets_threads(self) -> bool:
-        """Whether the target chose torch's threads: in a fork it would wait for those that it has not."""
+        """Then in a fork it would wait for threads that it has not."""
         return "threads" in self._left
 
     @property
@@ -99,9 +99,6 @@ def _settings() -> Mapping[str, _Setting]:
         warnings.resetwarnings()
         warnings.filters.extend(value)  # type: ignore[attr-defined]
 
-    def autocast() -> list[bool]:
-        return [torch.is_autocast_enabled(kind) for kind in kinds]
-
     def algorithms() -> tuple[bool, bool]:
         warns = torch.is_deterministic_algorithms_warn_only_enabled()
         return torch.are_deterministic_algorithms_enabled(), warns
@@ -109,14 +106,21 @@ def _settings() -> Mapping[str, _Setting]:
     def put_algorithms(value: tuple[bool, bool]) -> None:
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
-    dtype, gradients = torch.get_default_dtype, torch.is_grad_enabled
+    def device() -> torch.device | None:
+        return getattr(
+            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None
+        )
+
+    gradients, dtype = torch.is_grad_enabled, torch.get_default_dtype
     return {
-        "modes": _Setting(_modes, _put_modes, "the default device or another mode of torch"),
+        "device": _Setting(device, torch.set_default_device, "the default device"),
         "dtype": _Setting(dtype, torch.set_default_dtype, "the default dtype"),
         "gradients": _Setting(
             gradients, torch.set_grad_enabled, "whether gradients are recorded"
         ),
-        "autocast": _Setting(autocast, put_autocast, "autocast"),
+        "autocast": _Setting(
+            lambda: [*map(torch.is_autocast_enabled, kinds)], put_autocast, "autocast"
+        ),
         "algorithms": _Setting(algorithms, put_algorithms, "deterministic algorithms"),
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
         "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
@@ -134,31 +138,6 @@ def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
         settings[name].put(value)
 
 
-def _modes() -> tuple[Any, ...]:
-    """The modes that calls of torch pass through, and the default device, which is one of them."""
-    import torch
-    from torch import overrides
-    from torch.utils import _device, _python_dispatch
-
-    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    modes = tuple(overrides._get_current_function_mode_stack())
-    dispatched = tuple(_python_dispatch._get_current_dispatch_mode_stack())
-    return modes, dispatched, default, _device.CURRENT_DEVICE
-
-
-def _put_modes(value: tuple[Any, ...]) -> None:
-    import torch
-    from torch import overrides
-    from torch.utils import _device, _python_dispatch
-
-    for module, old, new in zip((overrides, _python_dispatch), _modes(), value, strict=False):
-        for _ in old:
-            module._pop_mode()
-        for mode in new:
-            module._push_mode(mode)
-    torch._GLOBAL_DEVICE_CONTEXT.device_context, _device.CURRENT_DEVICE = value[2:]
-
-
 def _folder() -> str | None:
     try:
         return os.getcwd()
@@ -174,7 +153,7 @@ def _space(name: str) -> Any:
 
 
 def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    """What replaced functions. A module may add functions when it is first used."""
+    """What replaced functions; that a module adds some when it is first used does not count."""
     found: dict[tuple[str, str], Any] = {}
     for space, functions in before.items():
         now = vars(_space(space))
@@ -210,7 +189,7 @@ _WARNINGS: dict[str, None] = {}
 
 
 def kept_warnings() -> tuple[str, ...]:
-    """What targets of this process warned of: `attention.py:12: DeprecationWarning: ...`."""
+    """`attention.py:12: DeprecationWarning: ...`."""
     return tuple(_WARNINGS)
 
 
@@ -234,7 +213,7 @@ def keeping_warnings() -> Iterator[None]:
 
 @contextmanager
 def warned_once() -> Iterator[None]:
-    """The same, each warning once and none an error, without those of numpy in the interpreter."""
+    """The same, each once and none an error, without numpy's in the interpreter."""
     with warnings.catch_warnings(), keeping_warnings():
         warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")

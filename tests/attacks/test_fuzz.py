@@ -196,15 +196,14 @@ def saved(tmp_path_factory):
     """The bytes of right files, by ending."""
     folder = tmp_path_factory.mktemp("saved")
     tensors = {name: torch.randn(1, 2, 3, 4) for name in ("q", "k", "v", "do")}
-    for ending in ("npz", "pt"):
-        save(folder / f"x.{ending}", SavedInputs(tensors, {}, {"causal": True}))
+    save(folder / "x.pt", SavedInputs(tensors, {}, {"causal": True}))
     np.savez(folder / "y.npz", **{name: value.numpy() for name, value in tensors.items()})
-    return {name: (folder / name).read_bytes() for name in ("x.npz", "x.pt", "y.npz")}
+    return {name: (folder / name).read_bytes() for name in ("x.pt", "y.npz")}
 
 
 @tries(120)
 @given(
-    st.sampled_from(["x.npz", "x.pt", "y.npz"]), st.floats(0, 1), st.integers(0, 40), st.binary(max_size=20)
+    st.sampled_from(["x.pt", "y.npz"]), st.floats(0, 1), st.integers(0, 40), st.binary(max_size=20)
 )  # fmt: skip
 def test_a_damaged_file_of_inputs_is_read_or_refused_in_words(
     tmp_path_factory, saved, name, at, cut, put

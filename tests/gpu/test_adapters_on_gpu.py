@@ -26,10 +26,6 @@ MASKS = [
 SIZE = {"seqlen": 200, "head_dim": 64}
 # Of these, those that leave rows without a key.
 DEAD = [{"mask": "dead-rows"}, {"seqlens": "40,200"}]
-OF_FLEX = [
-    {"softcap": 5.0}, {"bias": True}, {"bias": True, "bias_axes": "bhmn"}, {"alibi": True},
-    {"softcap": 5.0, "bias": True, "alibi": True, "causal": True, "window": "60,-1", "heads": 4, "kv_heads": 2},
-]  # fmt: skip
 
 
 def probed(word, **options):
@@ -117,17 +113,6 @@ def test_what_a_kernel_does_not_take_is_told_with_the_reasons_of_pytorch(kernel,
         probed(kernel, head_dim=64, **options)
     assert words in str(refused.value)
     assert "gives no reason" not in str(refused.value)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=named)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_compiled_flex_matches_in_16_bits(record_property, dtype, shape):
-    assert_match(record_property, "flex", dtype=dtype, causal=True, **shape)
-
-
-@pytest.mark.parametrize("options", [*MASKS, *OF_FLEX], ids=named)
-def test_compiled_flex_matches_under_every_option(record_property, options):
-    assert_match(record_property, "flex", **SIZE | {"dtype": "float16"} | _own_length(options))
 
 
 def _own_length(options):

@@ -59,7 +59,7 @@ def test_a_backend_of_pytorch_is_read_twice_alike(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", [*SDPA, "flex", "flash", "lazy"])
+@pytest.mark.parametrize("name", [*SDPA, "flash", "lazy"])
 def test_a_right_kernel_is_not_accused_on_dyadic_values(name, dtype, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = (

@@ -30,8 +30,8 @@ def as_set(tensors, **options):
     return SavedInputs(values, placements_of(tensors), options)
 
 
-def written(tmp_path, ending, tensors, **options):
-    path = tmp_path / f"set.{ending}"
+def written(tmp_path, tensors, **options):
+    path = tmp_path / "set.pt"
     save(path, as_set(tensors, **options))
     return path
 
@@ -40,14 +40,12 @@ def laid_out(saved):
     return place(saved.values, (("all", AS_SAVED),), saved.placements).tensors
 
 
-@pytest.mark.parametrize("ending", ["pt", "npz"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, dtype):
-    blhd = drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2)
+def test_values_strides_and_options_come_back(tmp_path):
+    blhd = drawn(2, 5, 3, 4, dtype=torch.bfloat16).transpose(1, 2)
     tensors = dict.fromkeys(("q", "k", "v", "do"), blhd)
     tensors |= {"mask": drawn(1, 1, 5, 5) > 0, "sinks": drawn(3)}
     options = {"causal": True, "scale": 0.3, "window": (2, -1), "align": "top-left"}
-    found = load(str(written(tmp_path, ending, tensors, **options)))
+    found = load(str(written(tmp_path, tensors, **options)))
     assert found.options == options
     again = laid_out(found)
     assert again.keys() == tensors.keys()
@@ -57,11 +55,17 @@ def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, 
         assert again[name].stride() == tensor.stride(), name
 
 
+def test_arrays_of_numpy_are_read_in_any_order_of_bytes(tmp_path):
+    saved_by_numpy(**numbers(q=np.ones(SHAPE, ">f4"), causal=np.array(True)))(tmp_path / "set.npz")
+    found = load(str(tmp_path / "set.npz"))
+    assert (found.values["q"].sum(), found.options) == (120, {"causal": True})
+
+
 def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path):
     qkv = drawn(2, 5, 3, 3, 8)
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
     tensors = {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}
-    found = laid_out(load(str(written(tmp_path, "pt", tensors))))
+    found = laid_out(load(str(written(tmp_path, tensors))))
     assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
     assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
     offsets = [found[name].storage_offset() for name in "qkv"]
@@ -75,7 +79,7 @@ def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path):
 def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path):
     odd = drawn(200)[3 : 3 + 120].view(SHAPE)
     tensors = plain(do=drawn(2, 1, 5, 1).expand(SHAPE), q=odd)
-    found = laid_out(load(str(written(tmp_path, "pt", tensors))))
+    found = laid_out(load(str(written(tmp_path, tensors))))
     assert found["do"].stride() == (5, 0, 1, 0)
     assert torch.equal(found["do"], tensors["do"])
     assert found["q"].storage_offset() % 128 == 3
@@ -85,16 +89,16 @@ def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(t
 def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(tmp_path):
     cache = torch.zeros(2, 1000, 1000, 2)
     view = cache[:, 100:105, :3, :].transpose(1, 2)
-    path = written(tmp_path, "pt", {name: view for name in ("q", "k", "v", "do")})
+    path = written(tmp_path, {name: view for name in ("q", "k", "v", "do")})
     assert path.stat().st_size < 20_000
     assert laid_out(load(str(path)))["q"].stride() == view.stride() == (2_000_000, 2, 2000, 1)
 
 
 def test_a_bias_of_two_axes_gets_four_and_a_lazy_one_stays(tmp_path):
-    found = load(str(written(tmp_path, "pt", plain(bias=drawn(7, 7)[:5, :5]))))
+    found = load(str(written(tmp_path, plain(bias=drawn(7, 7)[:5, :5]))))
     assert laid_out(found)["bias"].stride()[2:] == (7, 1)
     assert laid_out(found)["bias"].shape == (1, 1, 5, 5)
-    lazy = load(str(written(tmp_path, "pt", plain(bias=drawn(3, 5), tau=drawn(3)))))
+    lazy = load(str(written(tmp_path, plain(bias=drawn(3, 5), tau=drawn(3)))))
     assert lazy.values["bias"].shape == (3, 5)
 
 
@@ -127,12 +131,9 @@ def numbers(**more):
     return {name: np.zeros(SHAPE, np.float32) for name in ("q", "k", "v", "do")} | more
 
 
-def truncated(ending):
-    def write(path):
-        save(path.with_name(f"whole.{ending}"), as_set(plain()))
-        path.write_bytes(path.with_name(f"whole.{ending}").read_bytes()[:700])
-
-    return write
+def truncated(path):
+    save(path.with_name("whole.pt"), as_set(plain()))
+    path.write_bytes(path.with_name("whole.pt").read_bytes()[:700])
 
 
 def nan_at(name):
@@ -149,10 +150,9 @@ HUGE = {"q.strides": [1 << 40, 20, 4, 1]}
 WRONG = [
     ("set.pt", saved_by_torch(plain(q=Sneaky())), ("cannot be read as tensors alone", "never unpickled")),
     ("set.pt", lambda path: path.write_bytes(pickle.dumps(plain())), ("cannot be read as tensors alone",)),
-    ("set.pt", truncated("pt"), ("cannot be read as tensors alone",)),
+    ("set.pt", truncated, ("cannot be read as tensors alone",)),
     ("set.pt", saved_by_torch([drawn()]), ("must hold a dict of tensors by name, got list",)),
     ("set.npz", saved_by_numpy(**numbers(q=np.array([Sneaky()], dtype=object))), ("cannot be read as tensors alone",)),
-    ("set.npz", saved_by_numpy(**numbers(**{"q.dtype": np.array("float8")})), ("q.dtype may only be bfloat16",)),
     ("set.safetensors", saved_by_torch(plain()), ("must end in .npz or .pt, got .safetensors",)),
     ("set.pt", saved_by_torch(without("do")), ("do missing among q, k, v",)),
     ("set.pt", saved_by_torch(plain(query=drawn())), ("unknown name 'query'", "tensors: q, k, v, do, bias")),
@@ -195,10 +195,10 @@ def test_a_broken_or_hostile_file_is_refused_in_a_sentence_and_nothing_in_it_is_
 def test_a_nan_beyond_the_live_length_and_minus_infinity_in_a_bias_may_stand(tmp_path):
     tensors = plain(seqlens=torch.tensor([5, 3]), bias=torch.full((1, 1, 5, 5), -torch.inf))
     tensors["k"][1, :, 3:] = torch.nan
-    assert load(str(written(tmp_path, "pt", tensors))).values["k"].isnan().sum() == 24
+    assert load(str(written(tmp_path, tensors))).values["k"].isnan().sum() == 24
     tensors["k"][1, :, 2] = torch.nan
     with pytest.raises(UsageFailure, match="k holds 12 NaN"):
-        load(str(written(tmp_path, "pt", tensors)))
+        load(str(written(tmp_path, tensors)))
 
 
 def test_packed_tensors_of_2_batches_lie_packed_for_6():

@@ -19,9 +19,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...inputs import history
-from ...inputs.contents import OPTIONS, TENSORS
 from ...inputs.placement import Placement, placements_of
-from ...inputs.saved import SavedInputs, layouts_in_words, save
+from ...inputs.saved import OPTIONS, TENSORS, SavedInputs, layouts_in_words, save
 from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.writing import safe

@@ -1,4 +1,4 @@
-"""Other people's attention kernels as forwards with this project's parameter names, one file a library."""
+"""Other people's attention kernels, and those in CUDA C++, as functions with this project's parameter names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def narrowed(
 ) -> Callable[..., Any]:
     """The function without the parameters named in `lacking`, called within `context()`."""
     signature = inspect.signature(function)
-    kept = [
-        parameter for parameter in signature.parameters.values() if parameter.name not in lacking
-    ]
+    kept = [own for own in signature.parameters.values() if own.name not in lacking]
 
     @functools.wraps(function)
     def narrow(*args: Any, **kwargs: Any) -> Any:

@@ -14,8 +14,8 @@ from gradprobe import cuda
 
 from . import narrowed
 
+# A block has THREADS x THREADS threads; the sizes of tiles are multiples of it.
 THREADS = 16
-"""A block has THREADS x THREADS threads; the sizes of tiles are multiples of it."""
 _FOLDER = Path(gradprobe.kernels.__file__).parent / "cuda"
 SOURCES = {name: _FOLDER / f"{name}.cu" for name in ("flash", "lazy", "rungs")}
 _SCALARS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -33,7 +33,7 @@ class _Launches:
     """Of shared memory."""
     backward_bytes: int
     extras: tuple[Tensor | None, ...]
-    """The inputs that stand behind q, k and v in every kernel that looks at scores."""
+    """What stands behind q, k and v in every kernel that looks at scores."""
     extra_strides: tuple[int, ...]
     options: tuple[float, ...]
     """The last arguments of these kernels."""
@@ -53,20 +53,15 @@ def flash_cuda_backward(
     seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
     block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
+    """The gradients of softmax attention; in float32 delta, P, dP and dS; O and LSE where they were computed here.
 
     Args:
-        q, k, v, do: [B, H, M, D], [B, Hkv, N, D], [B, Hkv, N, Dv] and [B, H, M, Dv], float32 or float16, any strides.
-        window: (left, right) keys around the diagonal, both included; -1 for no limit.
-        align: the diagonal of row i lies at key i + N - M ("bottom-right"), or i ("top-left").
-        seqlens: [B] integers, the live length of each batch (right padding), needs M = N. Read on the host too.
-        o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
+        q, k, v, do: float32 or float16, any strides.
+        window: (left, right) keys around the diagonal; -1 for no limit.
+        seqlens: [B], right padding, needs M = N.
+        o, lse: from a forward; lse in float32, natural log.
         block_m, block_n: tile sizes, multiples of 16 up to 256.
-        dq, dk, dv: where the gradient is written, any strides but 0; made here when None.
-
-    Returns:
-        O and LSE where they were computed here; dQ, dK and dV; in float32 delta [B, H, M], P, dP and dS [B, H, M, N], 0
-        where a key is not seen.
+        dq, dk, dv: where the gradient is written, any strides but 0.
 
     Raises:
         ValueError: the kernels compute in no such dtype, or with no such tiles.
@@ -129,20 +124,7 @@ def lazy_cuda_backward(
     seqlens: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32, block_n: int = 32,
     dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
-
-    Args:
-        q, k, v, do: [B, H, L, D], float32 or float16, any strides.
-        tau: [H], either sign.
-        bias: [H, W] by distance i - j, or None.
-        seqlens, lse, block_m, block_n, dq, dk, dv: as above.
-
-    Returns:
-        The same; dTau [H], and dBias [H, W] where there is a bias. Rows at or beyond a batch's length are 0.
-
-    Raises:
-        ValueError: the kernels compute in no such dtype, or with no such tiles.
-    """
+    """The same of lazy attention, with dTau [H], and dBias [H, W] of a bias [H, W] by distance i - j."""
     batch, heads, length, dim = q.shape
     block_d, tiles = _rounded(dim), (block_m + 2 * block_n, block_m)
     inputs, rows = (size * (block_d + 1) for size in tiles)
@@ -209,18 +191,18 @@ def _added(launches: _Launches, parts: Tensor, q: Tensor) -> Tensor:
 
 
 def add_one(out: Tensor, programs: int) -> None:
-    """Adds 1, 2, ..., programs to each element of [H] float32, any stride, by atomic adds."""
+    """Adds 1, 2, ..., programs to each element of [H] float32 by atomic adds."""
     _rungs(out).add_one((out.shape[0], programs), 1, 0, out, out.stride(0))
 
 
 def add_strided(out: Tensor, programs: int) -> None:
-    """Adds 1, 2, ..., programs to each element of [M, N] float32, any strides, by atomic adds."""
+    """The same of [M, N]."""
     rows, cols = out.shape
     _rungs(out).add_strided(programs, rows, 0, out, *out.stride(), cols)
 
 
 def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """[1, S, S] float32: a [S, K] times b [K, S], contiguous of one dtype, by float32 sums at any precision."""
+    """[1, S, S] float32: a [S, K] times b [K, S], contiguous, by float32 sums."""
     del precision  # it multiplies without tensor cores
     size, depth = a.shape
     out = _float32(a, 1, size, size)
@@ -231,7 +213,7 @@ def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
 def one_tile_backward(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float
 ) -> dict[str, Tensor]:
-    """dQ, dK and dV of softmax attention without a mask; tensors [B, H, L, D] float32, L up to 64."""
+    """dQ, dK and dV of softmax attention without a mask; float32, L up to 64."""
     given = [x.contiguous() for x in (q, k, v, do)]
     made = [torch.zeros_like(x) for x in given[:3]]
     batch, heads, length, dim = q.shape
@@ -244,7 +226,6 @@ def _rungs(tensor: Tensor) -> Any:
 
 
 def _load(name: str, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:
-    """The kernels of a source, compiled for the dtype of q, tiles of these sizes, and head dims rounded up."""
     if q.dtype not in (torch.float32, torch.float16):
         raise ValueError(f"q must be float32 or float16, got {q.dtype}")
     most = THREADS * THREADS
@@ -264,17 +245,14 @@ def _strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
 
 
 def _rounded(head_dim: int) -> int:
-    """The columns of a tile that holds a head dim."""
     return -(-head_dim // THREADS) * THREADS
 
 
 def _outputs(given: tuple[Tensor | None, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Where gradients are written: what was given, else new contiguous ones."""
     both = zip(given, inputs, strict=True)
     return tuple(like.new_empty(like.shape) if out is None else out for out, like in both)
 
 
 def _float32(like: Tensor, *sizes: int, zero: bool = False) -> Tensor:
-    """On the same device, without values or of 0."""
     make = torch.zeros if zero else torch.empty
     return make(sizes, dtype=torch.float32, device=like.device)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.inputs import memory as marks_module
 from gradprobe.inputs import memory as module
 from gradprobe.inputs.memory import Elements, Marks
 
@@ -17,12 +16,6 @@ VIEWS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["mapped", "listed"])
-def _either_way(request, monkeypatch):
-    if request.param == "listed":
-        monkeypatch.setattr(module, "MAPPED", 0)
-
-
 def offsets_of(shape, strides):
     """Every offset by itself, and the first index that has it."""
     found = {}
@@ -31,7 +24,6 @@ def offsets_of(shape, strides):
     return found
 
 
-@pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(("shape", "strides"), VIEWS)
 def test_an_offset_is_held_exactly_where_an_index_leads_to_it(shape, strides):
     elements, own = Elements(shape, strides, 4), offsets_of(shape, strides)
@@ -42,7 +34,6 @@ def test_an_offset_is_held_exactly_where_an_index_leads_to_it(shape, strides):
     assert elements.span == (max(own) + 1 if own else 0)
 
 
-@pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(("shape", "strides"), VIEWS)
 def test_the_index_of_an_offset_leads_back_to_it(shape, strides):
     elements, own = Elements(shape, strides, 4), offsets_of(shape, strides)
@@ -53,7 +44,7 @@ def test_the_index_of_an_offset_leads_back_to_it(shape, strides):
             assert sum(i * s for i, s in zip(index, strides, strict=True)) == offset
             assert all(i < n for i, n in zip(index, shape, strict=True))
         if 0 <= offset < elements.span:
-            assert elements.last_up_to(offset) == max(each for each in own if each <= offset)
+            assert elements._last_up_to(offset) == max(each for each in own if each <= offset)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
@@ -90,10 +81,10 @@ def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and
     assert elements.wrapped(far - (1 << 32)) is None
 
 
-@pytest.fixture(params=["room", "sorted"])
+@pytest.fixture(params=["room", "mapped"])
 def _all_kinds_of_marks(request, monkeypatch):
-    if request.param == "sorted":
-        monkeypatch.setattr(marks_module, "ROOM_FOR_ALL", 0)
+    if request.param == "mapped":
+        monkeypatch.setattr(module, "ROOM_FOR_ALL", 0)
 
 
 @pytest.mark.usefixtures("_all_kinds_of_marks")
@@ -108,7 +99,6 @@ def test_marks_are_those_of_an_array():
     assert len(set(expected)) > 20
 
 
-@pytest.mark.usefixtures("_all_kinds_of_marks")
 def test_a_wide_access_has_several_units_and_refined_marks_keep_what_was_set():
     marks = Marks(64, 4)
     marks.write(np.array([8]), 8, np.array([[5, 6]]))

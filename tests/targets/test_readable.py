@@ -1,8 +1,7 @@
-"""What torch calls by a schema is called by the names that the schema has: custom operators and scripted functions."""
+"""Custom operators and modules are called by the names that their Python functions have."""
 
 import textwrap
 
-import pytest
 import torch
 
 from gradprobe.targets.find import find_target
@@ -21,14 +20,6 @@ def _back(q, k, v, do):
 def operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, n: int = 1) -> list[torch.Tensor]:
     return _back(q, k, v, do)
 
-packet = torch.ops.gradprobe_tests.back
-overload = torch.ops.gradprobe_tests.back.default
-
-@torch.jit.script
-def scripted(q, k, v, do):
-    back = _back(q, k, v, do)
-    return back[0], back[1], back[2]
-
 class Attention(torch.nn.Module):
     def forward(self, q, k, v):
         return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
@@ -37,16 +28,15 @@ class Positional(Attention):
     def forward(self, *args):
         return super().forward(*args)
 
-module, scripted_module, positional = Attention(), torch.jit.script(Attention()), Positional()
+module, positional = Attention(), Positional()
 """
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_each_is_called_by_its_names_as_any_other_function_is(tmp_path):
     (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
     q, k, v, do = torch.randn(4, 1, 1, 5, 3).unbind()
     p = torch.softmax(q @ k.mT * 3**-0.5, -1)
-    for name in ("operator", "packet", "overload", "scripted", "scripted_module"):
+    for name in ("operator", "module"):
         target = find_target(f"{tmp_path / 'operators.py'}:{name}")
         given = {"do": do} if target.is_backward else {}
         result = target.function(v=v, k=k, q=q, **given)
@@ -55,7 +45,6 @@ def test_each_is_called_by_its_names_as_any_other_function_is(tmp_path):
         assert torch.allclose(found, expected, atol=1e-6), name
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_module_without_names_is_refused_with_what_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
