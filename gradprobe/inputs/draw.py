@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
     """The values of a case: contiguous tensors by name, the same for a seed on every machine.
 
-    Args:
-        device: where large tensors are made; all others are on the CPU.
-
     Returns:
-        q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], do [B, H, M, Dv] in the case's dtype. Where the case has
-        them: bias, [H, W] float32 in lazy, in softmax four axes (1 where it is broadcast) in the case's dtype; tau,
-        alibi and sinks [H] float32; mask, four axes, and keep [B, H, M, N] bool; seqlens [B], cu_seqlens_q and
-        cu_seqlens_k int32.
+        q, k, v and do in the case's dtype, large ones on the device. Where the case has them: bias, [H, W] float32 in
+        lazy, in softmax four axes in the case's dtype; tau, alibi and sinks [H] float32; mask, four axes, and keep
+        [B, H, M, N] bool; seqlens [B], cu_seqlens_q and cu_seqlens_k int32.
     """
     import torch
 
@@ -102,10 +98,7 @@ def _shape(case: Case, name: str) -> list[int]:
 
 
 def _mask(case: Case, generator: torch.Generator) -> Tensor:
-    """True where a key may be seen: "padding" [B, 1, 1, N], the others [B, H, M, N].
-
-    "random" leaves every row a key, the one on its diagonal; "dead-rows" takes all keys from every seventh row.
-    """
+    """True where a key may be seen; "random" leaves every row that on its diagonal, "dead-rows" none to a seventh."""
     import torch
 
     i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)
@@ -158,11 +151,9 @@ _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 def outputs_of(
     case: Case, names: Collection[str], values: Mapping[str, Tensor], fill: float = float("nan")
 ) -> dict[str, Tensor]:
-    """The outputs of a run before it: contiguous tensors, by name, of those `names` that exist in the case.
+    """The outputs of a run before it, of those `names` that exist in the case, with the dtypes of the inputs `values`.
 
-    Args:
-        values: the inputs of the run, whose dtypes and device they have; dtau and dsink are float32.
-        fill: what they hold, so that an element that is never written shows.
+    They hold `fill`, so that an element that is never written shows; dtau and dsink are float32.
     """
     import torch
 
@@ -184,10 +175,9 @@ _OUTERMOST = 2.0**-22
 
 
 def counted(seed: int, first: int, count: int, device: str) -> Tensor:
-    """[count] float32 on a device, from the place `first` on, which is even.
+    """[count] float32 on a device, from the place `first` on, which is even; normal, to 5 standard deviations.
 
-    64 bits make two values, by integers and by single float32 operations: what every device computes alike. Their
-    distribution is normal to the sixteenth bit, and ends at 5 standard deviations.
+    64 bits make two values, by integers and by single float32 operations: what every device computes alike.
     """
     import torch
 

@@ -73,7 +73,6 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
-    """What is left and the limit: the one that was asked for, else half of what was free."""
     import torch
 
     free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)

@@ -37,7 +37,6 @@ class CheckRequest:
     options: Mapping[str, Any]
 
     def command(self, name: str = "check", **more: Any) -> str:
-        """The command line of `check`, or of another command, with more options of that command's own."""
         more = {"family": self.family, "reference": self.reference, **more}
         return command_line(name, self.target, self.options, more)
 
@@ -51,7 +50,6 @@ def make_folder() -> None:
 
 
 def save(request: CheckRequest, report: Report | None = None) -> bool:
-    """Writes the file, and says whether it did: a folder that cannot be written is no reason to fail a check."""
     if "GRADPROBE_MUTANT" in os.environ:  # of a copy with a fault in it, which soon is gone
         return False
     from ..model.documents import document_of
@@ -97,7 +95,6 @@ def last_report() -> Report | None:
 
 
 def _document() -> dict[str, Any]:
-    """What the file holds; nothing where there is none."""
     from ..model.documents import parsed
 
     try:

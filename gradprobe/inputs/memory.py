@@ -35,7 +35,6 @@ class Elements:
 
     @functools.cached_property
     def count(self) -> int:
-        """How many different ones there are."""
         axes = zip(self.shape, self.strides, strict=True)
         return math.prod(size for size, step in axes if step or not size)
 
@@ -55,7 +54,6 @@ class Elements:
 
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, int, int], ...]:
-        """(size, stride, number) of each axis along which elements differ, the longest stride first."""
         axes = zip(self.shape, self.strides, range(len(self.shape)), strict=True)
         apart = [axis for axis in axes if axis[0] > 1 and axis[1]]
         return tuple(sorted(apart, key=lambda axis: (-axis[1], axis[2])))
@@ -74,11 +72,7 @@ class Elements:
         return offsets
 
     def hold(self, offsets: Array, width: int) -> Array:
-        """Which accesses of `width` bytes begin at an element and reach no other place than elements.
-
-        Args:
-            offsets: [N] int64, in bytes.
-        """
+        """Which accesses of `width` bytes reach elements alone; offsets [N] int64, in bytes."""
         if width == self.itemsize:
             # Sizes are powers of two.
             held = self._hold_elements(offsets >> (width.bit_length() - 1))
@@ -100,13 +94,11 @@ class Elements:
         return members[places] == offsets
 
     def _last_up_to(self, offset: int) -> int:
-        """The last element at or before an offset between the first and the last one."""
         if self._members is None:
             return offset
         return int(self._members[np.searchsorted(self._members, offset, side="right") - 1])
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """Of the element at an offset, in elements: 0 along axes of stride 0."""
         found = _index(self._axes, offset) if self.count else None
         if found is None:
             return None
@@ -172,7 +164,6 @@ class Marks:
             self.whole = mapped(count, getattr(torch, dtype)).numpy()
 
     def refined(self, unit: int) -> Marks:
-        """The same marks for smaller units, of which each old one holds a whole number."""
         finer, parts = Marks(self._nbytes, unit), self.unit // unit
         units = np.flatnonzero(self.whole)
         for part in range(parts):
@@ -180,7 +171,6 @@ class Marks:
         return finer
 
     def read(self, offsets: Array, width: int) -> Array:
-        """[N, units of an access]."""
         return self.whole[self._units_of(offsets, width)]
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
@@ -193,10 +183,7 @@ class Marks:
 
 
 class UnwrittenElements:
-    """A register of the elements that have no value, such as those that torch.empty gave.
-
-    It keeps the storages alive that it knows, so that no other tensor can take their addresses.
-    """
+    """The elements that have no value, as torch.empty gives them. Their storages stay alive: addresses stay theirs."""
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Tensor, Marks]] = {}
@@ -205,7 +192,6 @@ class UnwrittenElements:
         """By address: the file and the line that allocated a storage."""
 
     def allocated(self, tensor: Tensor, place: tuple[str, int] = ("", 0)) -> None:
-        """The tensor's elements have no value now."""
         storage = tensor.untyped_storage()
         self.places[storage.data_ptr()] = place
         if storage.data_ptr() not in self._storages:
@@ -214,7 +200,6 @@ class UnwrittenElements:
         self._mark(tensor, 1)
 
     def written(self, tensor: Tensor) -> None:
-        """All of the tensor's elements have values now."""
         if str(tensor.layout) != "torch.strided":
             return
         elements, storage = elements_of(tensor), tensor.untyped_storage()

@@ -182,11 +182,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def parse(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Option values for `case.resolve`, from what the command line holds; options not given are left out.
-
-    Raises:
-        UsageFailure: a value that does not have the option's form.
-    """
+    """Option values for `resolve`, of what the command line holds. Raises UsageFailure."""
     if words.get("layout") and words.get("runs"):
         both = "--layout and --runs both say where tensors lie"
         raise UsageFailure(both, "give one: --layout is a single run")
@@ -208,7 +204,6 @@ def refuse_unknown_family(word: str | None) -> None:
 
 
 def flags(words: Mapping[str, Any]) -> list[str]:
-    """Words of the command line that give options."""
     parts: list[str] = []
     for name, word in words.items():
         flag = flag_of(name)
@@ -243,7 +238,6 @@ def _listed(numbers: Sequence[int] | None) -> str | None:
 def command_line(
     command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None
 ) -> str:
-    """One command line that repeats a run with these options."""
     named = [target] if target else []
     return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])
 

@@ -25,10 +25,9 @@ class Placement:
 
 
 def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
-    """Where tensors lie: their strides, their alignment, and which of them interleave in one storage.
+    """Where tensors lie: strides, alignment, and which of them interleave in one storage.
 
-    Tensors of one storage whose spans do not overlap count as apart: no index within one reaches another. A tensor
-    whose own elements overlap, other than by a stride of 0, is left out: it cannot be written element by element.
+    One whose own elements overlap, other than by a stride of 0, is left out: it cannot be written by elements.
     """
     found = {}
     for names in _interleaved(tensors):

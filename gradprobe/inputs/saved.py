@@ -63,8 +63,7 @@ def layouts_in_words(saved: SavedInputs) -> str:
 def save(path: Path, saved: SavedInputs) -> None:
     """Writes a set as a .pt file; a reader sees the whole file or none.
 
-    Values are written contiguous, however far apart they lay. `q.strides` and `q.offset`, in elements, say where, and
-    tensors with the same word in `q.buffer` lay in one buffer.
+    Values are written contiguous; `q.strides` and `q.offset`, in elements, and `q.buffer` say where they lay.
     """
     import torch
 
@@ -77,12 +76,7 @@ def save(path: Path, saved: SavedInputs) -> None:
 
 
 def load(word: str) -> SavedInputs:
-    """The set in the file that a word names.
-
-    Raises:
-        UsageFailure: the file is not there or not one; it holds anything but tensors and plain values; a tensor is
-            missing, unknown or of a wrong shape or dtype; or one holds numbers that are not finite.
-    """
+    """The set in the file that a word names. Raises UsageFailure: it holds none, or what cannot be computed with."""
     try:
         return _checked(_read(Path(word)))
     except UsageFailure as failure:
@@ -299,12 +293,7 @@ _SWITCHES = ("bias", "alibi", "sinks")
 def with_inputs(
     given: Mapping[str, Any], saved: SavedInputs, word: str, family: str
 ) -> dict[str, Any]:
-    """The options of a case on saved inputs, for `case.resolve`.
-
-    Args:
-        given: the options of the command line, parsed.
-        word: the file, as it was written.
-        family: of the target.
+    """The options of a case on inputs saved in the file `word`, of those that were given, for `resolve`.
 
     Raises:
         UsageFailure: an option contradicts the inputs, or they lack what it needs.

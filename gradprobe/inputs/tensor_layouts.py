@@ -75,12 +75,9 @@ def place(
     """The values laid out as assigned, in storages so wide that a read through any tensor's strides stays inside.
 
     Args:
-        saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
+        saved: where the tensors lay that `as-saved` puts back.
         fill: what the guard bands hold, one of `guard_bands.FILLS`.
         shapes: in which the target takes the tensors, one of `assignment.SHAPES`.
-
-    Raises:
-        UsageFailure: a tensor is to lie as saved, and nothing was.
     """
     chosen = {name: layout_of(name, assigned) for name in values}
     words = f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none"

@@ -34,7 +34,6 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
 
 
 def _version(package: str) -> str:
-    """Of a package; "" of one that is not there."""
     from importlib import metadata
 
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -65,7 +64,6 @@ def release(version: str) -> tuple[int, ...]:
 
 @functools.cache
 def installed_versions() -> dict[str, str]:
-    """The versions that a report names."""
     import platform
 
     from .. import __version__
@@ -103,6 +101,5 @@ def environment(device: str) -> dict[str, str]:
 
 
 def triton_cache() -> str:
-    """The folder in which Triton keeps compiled kernels."""
     home = Path(os.environ.get("TRITON_HOME", Path.home()))
     return os.environ.get("TRITON_CACHE_DIR") or str(home / ".triton" / "cache")

@@ -45,10 +45,7 @@ def run_name(assigned: Assigned) -> str:
 
 
 def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
-    """The assignment of each run of a check: what was asked for, else the default.
-
-    Of saved values a tensor that a run does not name lies as it did.
-    """
+    """The assignment of each run: what was asked for, else the default. Saved values lie as they did, if not named."""
     if not are_saved:
         return asked or DEFAULT_RUNS
     planned = list[Assigned]()
@@ -78,7 +75,6 @@ def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
 
 
 def parse_run(word: str) -> Assigned:
-    """The assignment of a run with this name: the inverse of `run_name`. Raises UsageFailure."""
     if word == "contiguous":
         return ()
     return tuple(parse_layout(part.strip(), "--runs") for part in word.split(","))
@@ -143,7 +139,6 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
 
 
 def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ...]:
-    """The sizes of a tensor of the case as the target has it."""
     letters = _letters(name)
     if shapes == PLAIN or not letters:
         return sizes
@@ -179,7 +174,6 @@ def _axes_left(letters: str, shapes: str) -> str:
 
 
 def _axes(letters: str, shapes: str) -> str:
-    """The same in the order of the target."""
     return shapes if letters == PLAIN else _axes_left(letters, shapes)
 
 

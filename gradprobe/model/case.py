@@ -42,17 +42,14 @@ NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
 @dataclass(frozen=True)
 class Architecture:
-    """The GPU of an architecture that most programs know, as the driver, Triton and torch tell of it.
-
-    Source: the compute capabilities of the CUDA C++ Programming Guide, and AMD's hardware specifications of ROCm.
-    """
+    """A GPU as Triton and torch tell of it. Source: the CUDA C++ Programming Guide, ROCm's specifications."""
 
     name: str
     capability: tuple[int, int]
     shared_bytes: int
     """The most shared memory of a block."""
     processors: int
-    """As torch counts them: compute units, of RDNA two in one."""
+    """As torch counts them."""
     gibibytes: int = 80
     gfx: str = ""
     """The name of AMD's architecture."""

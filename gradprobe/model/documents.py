@@ -97,7 +97,6 @@ class _ReportsDocument(Reports, frozen=True, kw_only=True):
 
 
 def document_of(report: Report) -> dict[str, Any]:
-    """In plain values, ready for `json.dumps`."""
     document: dict[str, Any] = _plain(report)
     return document
 
@@ -139,7 +138,6 @@ def dump(report: Report) -> str:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """As every JSON file here is written."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
@@ -167,12 +165,10 @@ def _refuse_constant(word: str) -> float:
 
 
 def load(text: str | bytes) -> Report:
-    """The inverse of `dump`. Raises UsageFailure: it is no report."""
     return report_from(parsed(text))
 
 
 def report_from(document: Any) -> Report:
-    """A report of its document, of either schema. Raises UsageFailure: it is none."""
     schema = _object(document).get("schema")
     if schema not in _SINGLE:
         raise UsageFailure(f"expected a report of schema {SCHEMA}, got {schema!r}", _WAY_OUT)
@@ -180,7 +176,6 @@ def report_from(document: Any) -> Report:
 
 
 def load_several(text: str | bytes) -> Reports:
-    """One report or several, of either schema. Raises UsageFailure: it is neither."""
     document = parsed(text)
     if document.get("schema") not in _SEVERAL:
         report = report_from(document)
@@ -250,7 +245,6 @@ _WORD_LIST = {"type": "array", "items": {"type": "string"}}
 
 
 def report_schema() -> dict[str, Any]:
-    """Of what `document_of` gives."""
     number = {"anyOf": [{"type": "number"}, {"enum": list(WORDS)}]}
     components = partial(msgspec.json.schema_components, ref_template="#/$defs/{name}")
     (schema,), parts = components((Report,), schema_hook=lambda _: number)

@@ -30,7 +30,6 @@ class UsageFailure(Failure):
 
 
 def refuse_if(is_wrong: bool, words: str, way_out: str = "") -> None:
-    """Raises UsageFailure."""
     if is_wrong:
         raise UsageFailure(words, way_out)
 

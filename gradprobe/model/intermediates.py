@@ -35,8 +35,6 @@ class Product:
 
 @dataclass(frozen=True)
 class Formula:
-    """One row of the table."""
-
     name: str
     softmax: Step | None
     lazy: Step | None
@@ -58,14 +56,11 @@ class Formula:
     """Parameters into which targets write it, in small letters."""
 
     def step(self, family: str) -> Step | None:
-        """How "softmax" or "lazy" computes it."""
         return self.lazy if family == "lazy" else self.softmax
 
 
 @dataclass(frozen=True)
 class Subexpression:
-    """What kernels make on the way to an intermediate."""
-
     name: str
     into: tuple[str, ...]
     """The intermediates one of which is wrong by itself where this is."""
@@ -192,7 +187,6 @@ def symbol(name: str) -> str:
 
 
 def slots(axes: str) -> tuple[str, str, str, str]:
-    """The letters of the batch, head, row and column axes; "" for one that is absent or broadcast."""
     whole = (axes if axes[0] in "b1" else "1" + axes).ljust(4, "1")
     batch, head, row, col = ("" if letter == "1" else letter for letter in whole)
     return batch, head, row, col

@@ -26,8 +26,6 @@ def _or_infinite(ratio: Number | None) -> float:
 
 
 class Window(Struct, frozen=True):
-    """Rows and columns around an element."""
-
     rows: tuple[int, ...]
     cols: tuple[int, ...]
     actual: tuple[tuple[Number, ...], ...]
@@ -109,8 +107,6 @@ class Head(Struct, frozen=True, kw_only=True):
 
 
 class Intermediate(Struct, frozen=True, kw_only=True):
-    """One of a run, compared."""
-
     name: str
     status: str
     source: str | None = None
@@ -184,8 +180,6 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class Error(Struct, frozen=True, kw_only=True):
-    """What kept a check or a run from its end."""
-
     kind: str
     message: str
     details: tuple[str, ...] = ()
@@ -205,8 +199,6 @@ class Error(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True):
-    """What was compared."""
-
     heads: int = 0
     rows: int = 0
     elements: int = 0
@@ -272,8 +264,6 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One layout."""
-
     layout: str
     verdict: str
     skipped: str | None = None

@@ -1,8 +1,7 @@
-"""Mechanisms: what finds, places, names or tries, each behind a door that can be shut.
+"""Mechanisms: what finds, places, names or tries, each behind a door. For benchmarks/ledger.py, which weighs them:
 
-One that is off behaves as one that had nothing to say. `GRADPROBE_WITHOUT=lint,faults/index` shuts doors, in this
-process and in those that it starts; `GRADPROBE_MECHANISMS=FILE` has each leave there what it took and whether it said
-anything. Both are for benchmarks/ledger.py, which weighs every mechanism against its lines.
+`GRADPROBE_WITHOUT=lint,faults/index` shuts doors, also of processes that are started; a mechanism that is off has
+nothing to say. `GRADPROBE_MECHANISMS=FILE` has each leave there what it took and whether it said anything.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def timed(name: str) -> Iterator[None]:
 def door(
     name: str, nothing: Callable[..., Any] = lambda *args: None
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Makes a function the door of a mechanism: shut, it gives what `nothing` makes of its arguments.
-
-    It speaks where it gives another object than that.
-    """
+    """Makes a function a door: shut, it gives `nothing(...)`; it speaks where it gives another object."""
 
     def of(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(function)
@@ -72,11 +68,7 @@ def gathered(
     *args: Any,
     credit: Callable[[Result], Hashable] | None = None,
 ) -> list[Result]:
-    """What a mechanism gives of some arguments, all of it; [] where it is off.
-
-    Args:
-        credit: by what it is known again, where a mechanism only speaks once that is told: see `spoken`.
-    """
+    """All that a mechanism gives of some arguments; `credit`: by what it is known later, see `spoken`."""
     if not is_on(name):
         return []
     with timed(name):
@@ -90,7 +82,6 @@ def gathered(
 
 
 def spoken(told: Callable[[Any], bool]) -> None:
-    """Notes of the mechanisms that gave what is told now, that they spoke."""
     for thing, names in _CREDITED.items():
         for name in names if told(thing) else ():
             note(name, spoke=True)

@@ -18,8 +18,6 @@ KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN,
 
 @dataclass(frozen=True)
 class WarningNote:
-    """What is told and does not count."""
-
     kind: str
     """HUGE (an offset beyond 2^31 elements), VECTOR (of strided parameters), UNDECLARED (a case), or a finding's."""
     about: str
@@ -63,7 +61,6 @@ class MemoryFinding:
 
     @property
     def is_read_without_value(self) -> bool:
-        """A fault only where a result shows it."""
         return self.kind == UNWRITTEN or (self.kind == SHUFFLE and self.access == "load")
 
     @property

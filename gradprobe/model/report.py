@@ -30,8 +30,6 @@ NAMED, CONSISTENT = 0.9, 0.5
 
 
 class CauseLine(Struct, frozen=True):
-    """A line of source that a diagnosis names."""
-
     file: str
     line: int
     code: str
@@ -48,7 +46,6 @@ class CauseLine(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """`145 in lazy_dq_kernel`: the line, in the function that holds it."""
         function = self.function or self.kernel
         return f"{self.line} in {function}" if function else str(self.line)
 
@@ -209,7 +206,6 @@ class CompileError(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """`delta_kernel does not compile: attention.py:12: Cannot access global variable HALF ...`."""
         compiles = f"compile for {self.arch}" if self.arch else "compile"
         return f"{self.kernel} does not {compiles}: {PurePath(self.file).name}:{self.line}: {self.words}"
 
@@ -218,8 +214,6 @@ SCHEMA: Final = "gradprobe.report/2"
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """The file that a kernel was loaded from."""
-
     name: str = ""
     file: str = ""
     line: int | None = None
@@ -263,8 +257,6 @@ class Culprit(Struct, frozen=True):
 
 
 class SurveySummary(Struct, frozen=True, kw_only=True):
-    """Of a survey of layouts, besides its runs."""
-
     layouts: int = 0
     culprits: tuple[Culprit, ...] = ()
     findings: tuple[MemoryFinding, ...] = ()
@@ -284,8 +276,6 @@ class SecondCheck(Struct, frozen=True, kw_only=True):
 
 
 class AuditSummary(Struct, frozen=True, kw_only=True):
-    """Of an audit of a reference, besides its runs."""
-
     wrong: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
 
@@ -341,7 +331,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`lazy (gqa)`."""
         name = self.target.name or "gradprobe"
         return f"{name} ({self.title})" if self.title else name
 

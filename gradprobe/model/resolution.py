@@ -148,7 +148,6 @@ def _pack(given: dict[str, Any]) -> None:
 
 
 def _set_axes(given: dict[str, Any]) -> None:
-    """Sets one batch, or one head, where shapes have no axis for more."""
     shapes = given.get("shapes", PLAIN)
     for letter, name in (("b", "batch"), ("h", "heads")):
         if letter not in shapes:

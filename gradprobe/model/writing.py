@@ -1,7 +1,7 @@
-"""The one place that opens files for writing: whole or not at all, and through no link. Text made safe to show.
+"""The one place that opens files for writing: whole or not at all. Text made safe to show.
 
-A link in a repository could have any file of the user's overwritten. Links among the folders above a file are followed.
-This module imports next to nothing, since report files are begun before all else.
+No link is followed, but among the folders above a file: one in a repository could have any file of the user's
+overwritten. This module imports next to nothing, since report files are begun before all else.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """Replaces a file, or a link, by the text at once; a pipe, a device or an open file (/dev/stdout) is appended to.
-
-    Raises:
-        OSError: it keeps its old content.
-    """
+    """Replaces a file, or a link, at once; a pipe, a device or an open file (/dev/stdout) is appended to. OSError."""
     if _is_stream(path):
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(text)
@@ -107,5 +103,4 @@ def inert(text: str, written: str = PLAIN) -> str:
 
 
 def safe(text: str) -> str:
-    """The text for a terminal and the log of a CI."""
     return inert(visible(text))

@@ -43,8 +43,7 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
     """The target's arguments by its own parameter names.
 
     Raises:
-        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks; or
-            a forward needs somewhere to write gradients.
+        UsageFailure: the case uses what the target does not take, or the target needs what the case lacks.
     """
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
@@ -215,7 +214,6 @@ def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
 
 
 def returned_names(function: Callable[..., Any]) -> Iterator[list[str]]:
-    """What the elements of each returned tuple are called, the last one first."""
     for node in statements_of(function):
         if isinstance(node, ast.Return) and isinstance(node.value, (ast.Tuple, ast.List)):
             yield [_name_of(element) for element in _flat(node.value)]

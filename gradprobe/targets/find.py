@@ -78,8 +78,6 @@ class Target:
 
 @dataclass(frozen=True)
 class FoundFunction:
-    """What a word names, whatever its parameters are."""
-
     word: str
     function: Callable[..., Any]
     source: LoadedSource
@@ -97,7 +95,6 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
 
 
 def target_of(found: FoundFunction, family: str | None = None) -> Target:
-    """Raises UsageFailure: what `find_target` says of parameters."""
     try:
         signature = inspect.signature(found.function)
     except (ValueError, TypeError):
@@ -111,7 +108,6 @@ def target_of(found: FoundFunction, family: str | None = None) -> Target:
 
 
 def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
-    """It raises what `find_target` does."""
     if not isinstance(subject, str):
         function = readable(subject)
         return FoundFunction(name_of(subject), function, source_of(function))
@@ -167,7 +163,6 @@ def _has_cuda() -> bool:
 
 
 def load_file(path: Path, word: str, changes: Surroundings) -> ModuleType:
-    """The module of a file, run anew. Raises UsageFailure: there is none; TargetFailure: it fails to import."""
     path = existing_file(path, word).resolve()
     packages = _packages(path.parent)
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.
@@ -314,7 +309,6 @@ def parameters_of(
 def _refusal_of(
     parameter: inspect.Parameter, canonical: str | None, takes: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Why a parameter cannot be passed, and the way out."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
         wrapped = "def attention(q, k, v): return f(q, k, v)"
         way_out = f"wrap it in a function that names them: {wrapped}"

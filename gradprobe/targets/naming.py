@@ -26,8 +26,6 @@ AnyFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class LoadedSource:
-    """The file that a function or kernel was loaded from."""
-
     name: str
     file: str
     line: int
@@ -114,7 +112,6 @@ def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, .
 
 
 def found_in(folder: str, module: str) -> Path | None:
-    """The file of a dotted module below a folder."""
     *packages, name = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder, *packages)])
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
@@ -153,7 +150,6 @@ def is_autograd_function(thing: object) -> TypeGuard[Any]:
 
 
 def conventions(function: AnyFunction) -> Mapping[str, Any]:
-    """The options that a function is known to fix."""
     return {"align": "top-left"} if _is_torch_s_own(function) else {}
 
 
@@ -319,10 +315,7 @@ def canonical_name(parameter: str) -> str | None:
 
 
 def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
-    """What each parameter of a function means, also where that takes the others to tell.
-
-    L is LSE in a backward that takes O and dO, as in the papers on FlashAttention, and may be a length elsewhere.
-    """
+    """What each parameter means: L is LSE in a backward that takes O and dO, and may be a length elsewhere."""
     meant = {name: canonical_name(name) for name in parameters}
     if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
         meant |= {name: "mask" for name in EITHER if name in meant}

@@ -36,8 +36,6 @@ class _Setting:
 
 @dataclass
 class Surroundings:
-    """What one target changed, at its import and in its calls."""
-
     _left: dict[str, Any] = field(default_factory=dict)
     _replaced: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -203,7 +201,6 @@ def _keep(message: Warning | str, category: type[Warning], file: str, line: int,
 
 @contextmanager
 def keeping_warnings() -> Iterator[None]:
-    """While open, warnings are kept and not shown."""
     show, warnings.showwarning = warnings.showwarning, _keep  # type: ignore[assignment]
     try:
         yield

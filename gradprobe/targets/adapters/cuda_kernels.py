@@ -23,8 +23,6 @@ _SCALARS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__
 
 @dataclass(frozen=True)
 class _Launches:
-    """What the launches of one call share."""
-
     module: Any
     row_grid: int
     """Blocks, one for each tile of query rows."""
@@ -39,7 +37,6 @@ class _Launches:
     """The last arguments of these kernels."""
 
     def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-        """O and LSE."""
         o, lse = q.new_empty((*q.shape[:3], v.shape[3])), _float32(q, *q.shape[:3])
         steps = (*_strided(q, k, v), *self.extra_strides, *_strided(o, lse))
         launch = (self.row_grid, (THREADS, THREADS), self.forward_bytes)
@@ -55,16 +52,7 @@ def flash_cuda_backward(
 ) -> dict[str, Tensor]:  # fmt: skip
     """The gradients of softmax attention; in float32 delta, P, dP and dS; O and LSE where they were computed here.
 
-    Args:
-        q, k, v, do: float32 or float16, any strides.
-        window: (left, right) keys around the diagonal; -1 for no limit.
-        seqlens: [B], right padding, needs M = N.
-        o, lse: from a forward; lse in float32, natural log.
-        block_m, block_n: tile sizes, multiples of 16 up to 256.
-        dq, dk, dv: where the gradient is written, any strides but 0.
-
-    Raises:
-        ValueError: the kernels compute in no such dtype, or with no such tiles.
+    Tensors are float32 or float16 with any strides, tiles multiples of 16 up to 256. Raises ValueError: they are not.
     """
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
     left, right = (rows + keys if side < 0 else side for side in window or (-1, -1))
@@ -182,7 +170,6 @@ def _lazy_gradients(
 
 
 def _added(launches: _Launches, parts: Tensor, q: Tensor) -> Tensor:
-    """Adds [B * H * tiles, width] up to [H, width]."""
     (batch, heads, *_), threads, width = q.shape, THREADS * THREADS, parts.shape[1]
     out = _float32(q, heads, width)
     sizes = (batch, heads, launches.row_grid // (batch * heads), width)
@@ -196,7 +183,6 @@ def add_one(out: Tensor, programs: int) -> None:
 
 
 def add_strided(out: Tensor, programs: int) -> None:
-    """The same of [M, N]."""
     rows, cols = out.shape
     _rungs(out).add_strided(programs, rows, 0, out, *out.stride(), cols)
 

@@ -68,10 +68,7 @@ def _distances(
 def _joined(
     seen: list[Tensor], bias: Tensor | None, alibi: Tensor | None, distance: Tensor
 ) -> Tensor | None:
-    """A mask of four axes: bool, or what is added to the scores.
-
-    Alibi stays in the dtype of its slopes: in 16 bits its larger terms would be off by more than the scores are.
-    """
+    """A mask of four axes: bool, or what is added to the scores. In 16 bits alibi's larger terms would be off."""
     added = bias
     if alibi is not None:
         slanted = -alibi[:, None, None] * distance.abs()
@@ -98,7 +95,6 @@ def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
 
 
 def _reasons(told: list[warnings.WarningMessage]) -> str:
-    """Why PyTorch could not use the kernel, without the remarks that other kernels are turned off."""
     reasons = dict[str, None]()
     for warning in told:
         word = str(warning.message).partition(" (Triggered internally")[0].strip()
