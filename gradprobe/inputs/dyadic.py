@@ -19,8 +19,7 @@ from ..model.case import DYADIC_TAU, Case
 from ..model.failures import UsageFailure, refuse_if
 from ..reference import Attention, Tile
 
-SHARES = (1, 2, 4, 8)
-"""Of so many keys a row's P may be the mean."""
+SHARES = (1, 2, 4, 8)  # of so many keys a row's P may be the mean
 # exp(-512) is 0 in float32, and in float16 no score overflows for it.
 HIDDEN = 512.0
 # The largest integer in dims that one tensor has for itself: nearly all bits of its dtype, so that what adds them up in

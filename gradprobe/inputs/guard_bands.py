@@ -65,11 +65,9 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
     is_cpu = device.type == "cpu"
     left, limit = (limits.bytes_left(), limits.limit()) if is_cpu else _of_gpu(device)
     if size > left:
-        what = (
-            f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}"
-        )
+        what = f"a tensor that takes {in_words(size)} with its guard bands has no room on"
         why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
-        raise NoRoom(f"{what}: {why}")
+        raise NoRoom(f"{what} {device}: {why}")
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:

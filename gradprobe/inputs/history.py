@@ -20,8 +20,7 @@ from .versions import installed_versions
 if TYPE_CHECKING:
     from ..model.report import Report
 
-FOLDER = Path(".gradprobe")
-"""What commands leave for those after them."""
+FOLDER = Path(".gradprobe")  # what commands leave for those after them
 FILE = FOLDER / "last.json"
 # Bytes up to which a file is hashed: inputs may take gigabytes.
 _HASHED = 1 << 26

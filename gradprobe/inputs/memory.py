@@ -29,8 +29,7 @@ class Elements:
     """The elements of a view, as offsets in bytes from its first one."""
 
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """In elements, none negative."""
+    strides: tuple[int, ...]  # in elements, none negative
     itemsize: int
 
     @functools.cached_property
@@ -156,8 +155,7 @@ class Marks:
         is_large = nbytes > ROOM_FOR_ALL * unit
         self._nbytes, self.unit = nbytes, 1 if is_large else unit
         count = -(-nbytes // self.unit)
-        self.whole: Array = np.zeros(0 if is_large else count, dtype)
-        """[units] the marks."""
+        self.whole: Array = np.zeros(0 if is_large else count, dtype)  # [units] the marks
         if is_large:
             import torch
 

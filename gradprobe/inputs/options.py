@@ -20,14 +20,12 @@ class Option:
     """One option, by the name that Case gives it."""
 
     name: str
-    kind: Any
-    """The type of what the command line holds: int, float, str, bool or a list of str."""
+    kind: Any  # the type of what the command line holds: int, float, str, bool or a list of str
     help: str
     metavar: str | None = None
     parse: Callable[[Any], Any] | None = None
     """What makes its value of the word, where that is another."""
-    numbers: bool = False
-    """Whether the word is numbers separated by commas."""
+    numbers: bool = False  # whether the word is numbers separated by commas
 
     @property
     def flag(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..model.assignment import dense_strides, spanned
+from ..model.assignment import Sizes, dense_strides, spanned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,11 +17,9 @@ ALIGNED = 128
 
 @dataclass(frozen=True)
 class Placement:
-    strides: tuple[int, ...]
-    offset: int
-    """In elements, from the start of its buffer."""
-    buffer: str
-    """Tensors with one word here lie in one buffer, as the parts of packed qkv do."""
+    strides: Sizes
+    offset: int  # in elements, from the start of its buffer
+    buffer: str  # tensors with one word here lie in one buffer, as the parts of packed qkv do
 
 
 def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
@@ -58,14 +56,14 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
     return [names for _, _, names in groups]
 
 
-def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+def within(shape: Sizes, strides: Sizes) -> Sizes:
     """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
     whole = spanned(shape, strides)
     axes = zip(shape, strides, strict=True)
     return tuple(min(step, whole) if size == 1 else step for size, step in axes)
 
 
-def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def overlaps(shape: Sizes, strides: Sizes) -> bool:
     """Whether two indices may name one element, other than by a stride of 0."""
     reach = 0
     for step, size in sorted(zip(strides, shape, strict=True)):
@@ -77,7 +75,7 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def for_more_batches(
-    placements: Mapping[str, Placement], shapes: Mapping[str, tuple[int, ...]]
+    placements: Mapping[str, Placement], shapes: Mapping[str, Sizes]
 ) -> dict[str, Placement]:
     """The placements for any number of batches: each as it was, with the batches of a buffer end to end."""
     four = {name: place for name, place in placements.items() if len(place.strides) == 4}
@@ -94,7 +92,7 @@ def for_more_batches(
     }
 
 
-def in_words(shape: tuple[int, ...], place: Placement | None) -> str:
+def in_words(shape: Sizes, place: Placement | None) -> str:
     """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
     axes = [axis for axis, size in enumerate(shape) if size > 1]
     if place is None or not axes:

@@ -43,8 +43,7 @@ class SavedInputs:
     values: Mapping[str, Tensor]
     """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
     placements: Mapping[str, Placement]
-    options: Mapping[str, Any]
-    """Those of OPTIONS that are known."""
+    options: Mapping[str, Any]  # those of OPTIONS that are known
 
 
 def layouts_in_words(saved: SavedInputs) -> str:
@@ -254,9 +253,8 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
             wrong &= live[:, None, :, None]
         if bool(wrong.any()):
             first = wrong.nonzero()[0].tolist()
-            words = (
-                f"{name} holds {int(wrong.sum()):,} NaN or infinite numbers, the first at {first}"
-            )
+            count = f"{int(wrong.sum()):,} NaN or infinite numbers"
+            words = f"{name} holds {count}, the first at {first}"
             raise UsageFailure(words, "they were there before the attention backward ran")
 
 
@@ -266,9 +264,7 @@ def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -
 
     whole: Any = Annotated[int, msgspec.Meta(ge=0)]
     shape = tuple(tensor.shape)
-    words = (
-        f"{name}.strides must be {len(shape)} numbers, one an axis, with a number {name}.offset"
-    )
+    words = f"{name}.strides must be {len(shape)} numbers, with a number {name}.offset"
     beside = [content.get(f"{name}.offset", 0), content.get(f"{name}.buffer", name)]
     strides: Any = _converted(content[f"{name}.strides"], list[whole], words)
     offset, buffer = _converted(beside, tuple[whole, str], words)

@@ -15,6 +15,7 @@ from ..model.assignment import (
     PLAIN,
     SCALED,
     Assigned,
+    Sizes,
     dense_strides,
     memory_order,
     run_name,
@@ -56,8 +57,7 @@ _OFFSET = 5
 
 @dataclass(frozen=True)
 class Inputs:
-    layout: str
-    """The name of the run, e.g. "contiguous" or "do=expanded"."""
+    layout: str  # the name of the run: "contiguous" or "do=expanded"
     values: Mapping[str, Tensor]
     """The values by tensor name, contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]
@@ -131,7 +131,7 @@ def layout_of(name: str, assigned: Assigned) -> str:
 
 
 def _alone(
-    name: str, shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None
+    name: str, shape: Sizes, layout: str, used: set[int], index: int, order: Sequence[int] | None
 ) -> Placement:  # fmt: skip
     """In a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous, if another."""
     order, offset = tuple(range(len(shape)) if order is None else order), 0
@@ -155,7 +155,7 @@ def _alone(
     return Placement(strides, offset, f"of {name} alone")
 
 
-def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
+def _other_order(order: Sizes) -> Sizes:
     """[B, H, L, ...] as a view of [B, L, H, ...], or the reverse; of a matrix, its transpose."""
     plain = tuple(range(len(order)))
     swapped = (0, 2, 1, *plain[3:]) if len(order) > 2 else (1, 0)
@@ -163,22 +163,21 @@ def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _distinct(
-    shape: tuple[int, ...], used: set[int], index: int, order: Sequence[int], *, unit: bool
-) -> tuple[int, ...]:
+    shape: Sizes, used: set[int], index: int, order: Sequence[int], *, unit: bool
+) -> Sizes:
     """The smallest strides that no axis uses yet; `unit`: the innermost is 1, the others multiples of VECTOR."""
     strides, step = [1] * len(shape), VECTOR if unit else 1
     *outer, last = order
     span = max(shape[last], 1) if unit else index + 1
     for axis in (*([] if unit else [last]), *reversed(outer)):
-        strides[axis] = next(
-            stride for stride in count(span // step * step + step, step) if stride not in used
-        )
+        free = count(span // step * step + step, step)
+        strides[axis] = next(stride for stride in free if stride not in used)
         used.add(strides[axis])
         span = strides[axis] * max(shape[axis], 1)
     return tuple(strides)
 
 
-def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
+def _far_strides(shape: Sizes, reach: int) -> Sizes:
     """Strides with which heads and rows each reach so many elements, and which stay below that from three steps on.
 
     Batches and head dims lie packed inside; a small step keeps heads apart, so that no two elements share a place.
@@ -210,7 +209,7 @@ def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str
     return found
 
 
-def _slot(shape: tuple[int, ...], at: int, count: int) -> tuple[tuple[int, ...], int]:
+def _slot(shape: Sizes, at: int, count: int) -> tuple[Sizes, int]:
     """Strides and offset of one of `count` slots [B, L, at, H, D] as [B, H, L, D]."""
     _, heads, length, dim = shape
     row = count * heads * dim
@@ -241,7 +240,7 @@ def write(view: Tensor, values: Tensor) -> None:
     view[once] = values[once]
 
 
-def _reach(shape: tuple[int, ...], places: Mapping[str, Placement]) -> int:
+def _reach(shape: Sizes, places: Mapping[str, Placement]) -> int:
     """The furthest element that this shape reaches by the strides of any tensor with as many axes."""
     alike = [place for place in places.values() if len(place.strides) == len(shape)]
     return max(spanned(shape, place.strides) for place in alike)

@@ -15,8 +15,7 @@ class Allowance:
     """Work is counted, so that the same is done, and told, however busy the machine is."""
 
     count: int = 0
-    seconds: float = LAST_RESORT
-    """After these it is left, and that is told."""
+    seconds: float = LAST_RESORT  # after these it is left, and that is told
 
 
 NOTHING = Allowance()

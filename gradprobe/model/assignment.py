@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
 OUTPUTS = tuple(name.lower() for name in GRADIENT_OF.values())
+Sizes = tuple[int, ...]
 Assigned = tuple[tuple[str, str], ...]
 """(tensor or "all", layout); a later one wins over an earlier one."""
 LAYOUTS = (
@@ -91,9 +92,7 @@ def parse_shapes(word: str) -> str:
     """One of SHAPES; s (sequence) and t (tokens) in a word mean l. Raises UsageFailure: it is none of them."""
     shapes = word.lower().replace("s", "l").replace("t", "l")
     if shapes not in SHAPES:
-        way_out = (
-            f"{did_you_mean(word, SHAPES, '')} the order of axes of q; s and t mean l".strip()
-        )
+        way_out = f"{did_you_mean(word, SHAPES, '')} the axes of q; s and t mean l".strip()
         raise UsageFailure(f"--shapes must be one of {', '.join(SHAPES)}, got {word!r}", way_out)
     return shapes
 
@@ -118,9 +117,8 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
         return tensor
     index = tuple(slice(None) if letter in shapes else 0 for letter in letters)
     if any(at == 0 and size != 1 for at, size in zip(index, tensor.shape, strict=False)):
-        raise TargetFailure(
-            f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}"
-        )
+        words = f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}"
+        raise TargetFailure(words)
     left = _axes_left(letters, shapes)
     return tensor[index].permute([left.index(letter) for letter in _axes(letters, shapes)])
 
@@ -177,9 +175,7 @@ def _axes(letters: str, shapes: str) -> str:
     return shapes if letters == PLAIN else _axes_left(letters, shapes)
 
 
-def dense_strides(
-    shape: tuple[int, ...], order: Sequence[int] = (), last: int = 1
-) -> tuple[int, ...]:
+def dense_strides(shape: Sizes, order: Sequence[int] = (), last: int = 1) -> Sizes:
     """The strides of axes in some order, else their own, without gaps but for those that the innermost stride makes."""
     strides = [0] * len(shape)
     for axis in reversed(order or range(len(shape))):
@@ -188,6 +184,6 @@ def dense_strides(
     return tuple(strides)
 
 
-def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+def spanned(shape: Sizes, strides: Sizes) -> int:
     """The elements from the first to the last one, both included."""
     return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))

@@ -46,13 +46,10 @@ class Architecture:
 
     name: str
     capability: tuple[int, int]
-    shared_bytes: int
-    """The most shared memory of a block."""
-    processors: int
-    """As torch counts them."""
+    shared_bytes: int  # the most shared memory of a block
+    processors: int  # as torch counts them
     gibibytes: int = 80
-    gfx: str = ""
-    """The name of AMD's architecture."""
+    gfx: str = ""  # the name of AMD's architecture
     warp: int = 32
 
 
@@ -110,8 +107,7 @@ class Case:
     bias_window: int = 40
     bias_axes: str = "hmn"
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
-    bias_rank: int = 4
-    """Below 4 the target's bias lacks the first broadcast axes."""
+    bias_rank: int = 4  # below 4 the target's bias lacks the first broadcast axes
     alibi: bool = False
     mask: str | None = None
     """Which boolean mask is drawn; "given" where a file of inputs holds it."""
@@ -133,8 +129,7 @@ class Case:
     block_m: int = 32
     block_n: int = 16
     pattern: str = "normal"
-    dots: str | None = None
-    """None: what the target's backend does by default."""
+    dots: str | None = None  # None: what the target's backend does by default
     repeat: int = 1
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
@@ -145,16 +140,13 @@ class Case:
     shapes: str = PLAIN
     """The order of axes in which the target takes and returns q, k, v and their like."""
     implied: tuple[str, ...] = ()
-    ranks: int | None = None
-    """How many processes share the problem."""
+    ranks: int | None = None  # how many processes share the problem
     shards: str = "contiguous"
     """Which part each of them holds: one of SHARDS, or a `FILE.py:function`."""
-    as_cuda: bool = False
-    """Whether tensors of interpreted kernels say that they are on a GPU."""
+    as_cuda: bool = False  # whether tensors of interpreted kernels say that they are on a GPU
     arch: str | None = None
     untested: bool = False
-    window_as: str | None = None
-    """One of WINDOW_FORMS; None for what the target's parameter says."""
+    window_as: str | None = None  # one of WINDOW_FORMS; None for what the target's parameter says
     mask_as: str = BOOLEAN
     lse_as: str = NATURAL
 

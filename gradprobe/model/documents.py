@@ -32,14 +32,12 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     """Checks that fail for one reason."""
 
     verdict: str
-    cause: str
-    """`stride/do-head at delta.py:19`, or `dP first`."""
+    cause: str  # `stride/do-head at delta.py:19`, or `dP first`
     summary: str = ""
     titles: tuple[str, ...]
     numbers: tuple[int, ...]
     common: tuple[str, ...] = ()
-    shrunk: Report | None = None
-    """The smallest case that fails as the simplest does."""
+    shrunk: Report | None = None  # the smallest case that fails as the simplest does
 
     @property
     def is_mismatch(self) -> bool:
@@ -50,11 +48,9 @@ class Coverage(Struct, frozen=True, kw_only=True):
     """Which combinations stand in a case that the target takes."""
 
     strength: int
-    properties: int
-    """0 where the case without any is not right."""
+    properties: int  # 0 where the case without any is not right
     held: int = 0
-    missing: int = 0
-    """Those in none, although nothing shows that the target does not take them."""
+    missing: int = 0  # those in none, although nothing shows that the target does not take them
 
 
 class RefusedCase(Struct, frozen=True):
@@ -63,12 +59,9 @@ class RefusedCase(Struct, frozen=True):
 
 
 class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    reports: tuple[Report, ...]
-    """Those that count, then those that are warnings."""
-    planned: int | None = None
-    """How many are to count; None for one check that is made alone."""
-    not_taken: tuple[RefusedCase, ...] | None = None
-    """Cases that the target does not take."""
+    reports: tuple[Report, ...]  # those that count, then those that are warnings
+    planned: int | None = None  # how many are to count; None for one check that is made alone
+    not_taken: tuple[RefusedCase, ...] | None = None  # cases that the target does not take
     origin: Origin | None = None
     groups: tuple[FailureGroup, ...] = ()
     coverage: Coverage | None = None
@@ -192,14 +185,12 @@ def load_several(text: str | bytes) -> Reports:
 
 def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
     try:
-        return msgspec.convert(
-            _as_today(document), kind, dec_hook=lambda _, plain: number_of(plain)
-        )
+        today = _as_today(document)
+        return msgspec.convert(today, kind, dec_hook=lambda _, plain: number_of(plain))
     except Exception as error:  # a document is damaged in as many ways as there are
         words = f"$: it has no {error}" if isinstance(error, KeyError) else error
-        raise UsageFailure(
-            f"a document of schema {document['schema']} is damaged: {words}", _WAY_OUT
-        ) from error
+        words = f"a document of schema {document['schema']} is damaged: {words}"
+        raise UsageFailure(words, _WAY_OUT) from error
 
 
 def _as_today(value: Any) -> Any:

@@ -23,8 +23,7 @@ class Product:
 
     matrix: str
     other: str
-    is_transposed: bool = False
-    """Whether it sums over rows, and not over keys."""
+    is_transposed: bool = False  # whether it sums over rows, and not over keys
     is_scaled: bool = field(default=False, compare=False)
 
     @property
@@ -40,20 +39,16 @@ class Formula:
     lazy: Step | None
     place: tuple[int, int]
     """Column and row in the picture of the dataflow: every arrow runs to the right or down."""
-    needs: str = ""
-    """The optional input without which this does not exist."""
+    needs: str = ""  # the optional input without which this does not exist
     gradient_of: str = ""
-    like: str = ""
-    """Of no gradient: the input whose dtype it must hold."""
+    like: str = ""  # of no gradient: the input whose dtype it must hold
     product: Product | None = None
     operands: tuple[str, ...] = ()
     """What one operation of a kernel makes it of, beside its product."""
     constants: str = ""
     """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them."""
-    kernels: str = ""
-    """What else kernels call it, in small letters without underscores."""
-    parameters: str = ""
-    """Parameters into which targets write it, in small letters."""
+    kernels: str = ""  # what else kernels call it, in small letters without underscores
+    parameters: str = ""  # parameters into which targets write it, in small letters
 
     def step(self, family: str) -> Step | None:
         return self.lazy if family == "lazy" else self.softmax
@@ -62,8 +57,7 @@ class Formula:
 @dataclass(frozen=True)
 class Subexpression:
     name: str
-    into: tuple[str, ...]
-    """The intermediates one of which is wrong by itself where this is."""
+    into: tuple[str, ...]  # the intermediates one of which is wrong by itself where this is
     parents: tuple[str, ...] = ()
     operands: tuple[tuple[str, ...], ...] = ()
     constants: str = ""
@@ -242,10 +236,8 @@ def plain(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-_LONGEST_FIRST = sorted(
-    (name.lower() for name in names() if len(name) > 1), key=len, reverse=True
-)
-_GRADIENTS = "|".join(_LONGEST_FIRST)
+_LONG = sorted((name.lower() for name in names() if len(name) > 1), key=len, reverse=True)
+_GRADIENTS = "|".join(_LONG)
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:

@@ -40,16 +40,14 @@ class Element(Struct, frozen=True, kw_only=True):
     head: int | None
     row: int | None
     col: int | None
-    tile: tuple[int | None, int | None]
-    """(m, n) of the BLOCK_M x BLOCK_N tile."""
+    tile: tuple[int | None, int | None]  # (m, n) of the BLOCK_M x BLOCK_N tile
     actual: Number | None
     expected: Number | None
     budget: Number | None
     masked: bool | None = None
     window: Window | None = None
     kernel: str | None = None
-    shard: int | None = None
-    """The rank in whose shard rows and tiles are counted."""
+    shard: int | None = None  # the rank in whose shard rows and tiles are counted
     rank: int | None = None
     step: int | None = None
     largest: Number | None = None
@@ -109,24 +107,19 @@ class Head(Struct, frozen=True, kw_only=True):
 class Intermediate(Struct, frozen=True, kw_only=True):
     name: str
     status: str
-    source: str | None = None
-    """exported, tapped, seen or recovered."""
-    kernel: str | None = None
-    """In which it was seen: `attn_bwd for dQ`."""
+    source: str | None = None  # exported, tapped, seen or recovered
+    kernel: str | None = None  # in which it was seen: `attn_bwd for dQ`
     dtype: str | None = None
-    reading_adds: Number | None = None
-    """The most that recovering it may add to an error."""
+    reading_adds: Number | None = None  # the most that recovering it may add to an error
     mismatched: int = 0
     total: int = 0
     non_finite: int = 0
     max_abs_err: Number | None = None
     max_budget_ratio: Number | None = None
     length: int | None = None
-    shown: Ranges = ()
-    """The rows that were recovered; empty for all."""
+    shown: Ranges = ()  # the rows that were recovered; empty for all
     heads: tuple[Head, ...] = ()
-    tile: tuple[int, int] = (0, 0)
-    """Of their maps, which have a line for each row that was shown."""
+    tile: tuple[int, int] = (0, 0)  # of their maps, which have a line for each row that was shown
 
     @property
     def title(self) -> str:
@@ -154,16 +147,13 @@ class Difference(Struct, frozen=True, kw_only=True):
     beyond: int = 0
     max_budget_ratio: Number | None = None
     heads: tuple[int, ...] = ()
-    first: Element | None = None
-    """What this target gave, and the reference."""
+    first: Element | None = None  # what this target gave, and the reference
     other: Number | None = None
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    name: str
-    """"I4 <V, dV> = <O, dO>"."""
-    of: str = "target"
-    """Or "reference"."""
+    name: str  # "I4 <V, dV> = <O, dO>"
+    of: str = "target"  # or "reference"
     holds: bool
     residual: Number | None
     budget: Number | None
@@ -188,8 +178,7 @@ class Error(Struct, frozen=True, kw_only=True):
     line: int | None = None
     function: str | None = None
     code: str | None = None
-    words: str = ""
-    """What became of the process."""
+    words: str = ""  # what became of the process
     stderr_tail: str = ""
     stack: str = ""
     memory: tuple[MemoryFinding, ...] = ()
@@ -217,12 +206,10 @@ BITS, BUDGET = "same bits", "within budget"
 
 class SurveyedLayout(Struct, frozen=True, kw_only=True):
     kind: str
-    row: str = ""
-    """The tensor, "all", or "" of a program."""
+    row: str = ""  # the tensor, "all", or "" of a program
     layout: str = ""
     thorough: bool = True
-    hazard: str = ""
-    """What it takes to be wrong there."""
+    hazard: str = ""  # what it takes to be wrong there
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -252,8 +239,7 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
 
 class TensorLayout(Struct, frozen=True, kw_only=True):
     name: str
-    axes: str
-    """As in the table of the formulas."""
+    axes: str  # as in the table of the formulas
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -268,8 +254,7 @@ class Run(Struct, frozen=True, kw_only=True):
     verdict: str
     skipped: str | None = None
     precision: str = ""
-    undecided: int = 0
-    """Entries on the ReLU's kink, where either side is right."""
+    undecided: int = 0  # entries on the ReLU's kink, where either side is right
     coarser: tuple[str, ...] = ()
     memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
@@ -278,17 +263,14 @@ class Run(Struct, frozen=True, kw_only=True):
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
-    repeats: int = 0
-    """How many runs were compared bit by bit."""
+    repeats: int = 0  # how many runs were compared bit by bit
     repeated: tuple[RepeatedResult, ...] = ()
-    error: Error | str | None = None
-    """Words alone in a survey."""
+    error: Error | str | None = None  # words alone in a survey
     severity: str | None = None
     how: str | None = None
     copied: tuple[str, ...] = ()
     tried: SurveyedLayout | None = None
-    laid: tuple[TensorLayout, ...] = ()
-    """Of a survey's, those that did not lie contiguous."""
+    laid: tuple[TensorLayout, ...] = ()  # of a survey's, those that did not lie contiguous
 
     @property
     def is_plain(self) -> bool:
@@ -349,6 +331,5 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     """The worst multiple of the budget in each cell; None where all is masked."""
     lines: tuple[int, ...] = ()
     """The row tile of each line of the map, where not all rows were recovered."""
-    rows: tuple[CloseUpRow, ...]
-    """Those that are wrong, else the worst one."""
+    rows: tuple[CloseUpRow, ...]  # those that are wrong, else the worst one
     element: Element

@@ -30,8 +30,7 @@ class WarningNote:
 
 @dataclass(frozen=True)
 class MemoryFinding:
-    kind: str
-    """One of KINDS."""
+    kind: str  # one of KINDS
     tensor: str
     sentence: str
     kernel: str = ""
@@ -40,24 +39,18 @@ class MemoryFinding:
     code: str = ""
     severity: str = ERROR
     access: str = ""
-    lanes: int = 0
-    """Elements that were accessed so; 0 where nobody counted."""
+    lanes: int = 0  # elements that were accessed so; 0 where nobody counted
     place: tuple[int | None, ...] = (None,) * 4
     """Batch, head, row and column of the first element."""
     actual: str = "-"
     expected: str = "-"
-    wraps: bool = False
-    """Whether an offset cut to 32 bits leads there."""
-    in_block: bool = False
-    """In the shared memory of one block."""
-    layout: str = ""
-    """Of a survey."""
-    allocated: tuple[str, int] = ("", 0)
-    """File and line that allocated what nothing has written."""
+    wraps: bool = False  # whether an offset cut to 32 bits leads there
+    in_block: bool = False  # in the shared memory of one block
+    layout: str = ""  # of a survey
+    allocated: tuple[str, int] = ("", 0)  # file and line that allocated what nothing has written
     runs_on: bool = False
     """Whether each access was outside with every lane, after the same line was inside."""
-    rest: tuple[str, str, int] = ("", "", 0)
-    """Kernel, file and line that stored the rest of it."""
+    rest: tuple[str, str, int] = ("", "", 0)  # kernel, file and line that stored the rest of it
 
     @property
     def is_read_without_value(self) -> bool:
@@ -75,9 +68,8 @@ class MemoryFinding:
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
     """In the order of a report: a written guard band after the store that explains it."""
     memory = list(memory)
-    explained = {
-        one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"
-    }
+    outside = [one for one in memory if one.kind == OUTSIDE and one.access != "load"]
+    explained = {one.tensor.lower() for one in outside}
 
     def order(finding: MemoryFinding) -> tuple[bool, bool, int, int, int]:
         is_explained = finding.kind == GUARD and finding.tensor.lower() in explained
@@ -92,8 +84,7 @@ class Group:
     """What one kernel did to one tensor in one way."""
 
     layouts: tuple[str, ...]
-    memory: tuple[MemoryFinding, ...]
-    """One of each line, the one of most lanes."""
+    memory: tuple[MemoryFinding, ...]  # one of each line, the one of most lanes
 
     @property
     def sentence(self) -> str:
@@ -123,6 +114,5 @@ def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
 
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
     """The findings of one run that count: a read without value that shows in no result was masked later."""
-    return tuple(
-        worst_first(one for one in memory if non_finite or not one.is_read_without_value)
-    )
+    told = (one for one in memory if non_finite or not one.is_read_without_value)
+    return tuple(worst_first(told))

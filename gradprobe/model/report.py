@@ -40,8 +40,7 @@ class CauseLine(Struct, frozen=True):
     around: tuple[str, str] = ("", "")
     """The lines before and after it, without the indent of all three."""
     margin: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    function: str = ""
-    """Where that is not the kernel."""
+    function: str = ""  # where that is not the kernel
     instead: str = ""
 
     @property
@@ -64,12 +63,10 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     matches: bool
     words: str
     file: str = ""
-    diff: str = ""
-    """Unified."""
+    diff: str = ""  # unified
     right: tuple[str, ...] = ()
     """What is unlike the check in other cases, in which all matches too."""
-    doubts: tuple[str, ...] = ()
-    """The same of cases that are wrong with it and without it."""
+    doubts: tuple[str, ...] = ()  # the same of cases that are wrong with it and without it
     not_run: tuple[str, ...] = ()
     """What could tell it from another edit: a line, a side of a branch, turns of a loop."""
     beyond: tuple[str, ...] = ()
@@ -150,11 +147,9 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     evidence: tuple[str, ...] = ()
     where: tuple[CauseLine, ...] = ()
     fix: str = ""
-    also: bool = False
-    """Beside the one before it: two faults at once."""
+    also: bool = False  # beside the one before it: two faults at once
     edit: TriedEdit | None = None
-    seen: str = ""
-    """"seen in dq_kernel, 4 of 4 tiles"."""
+    seen: str = ""  # "seen in dq_kernel, 4 of 4 tiles"
     says_wrong: tuple[str, ...] = ()
     """Intermediates of which it says that one or more are wrong by themselves."""
     says_right: tuple[str, ...] = ()
@@ -187,9 +182,8 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 def explained_diagnoses(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Those whose lines are shown: the causes, else the consistent one."""
-    return causes_among(diagnoses) or [
-        one for one in diagnoses[:1] if one.explained >= CONSISTENT
-    ]
+    consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
+    return causes_among(diagnoses) or consistent
 
 
 class CompileError(Struct, frozen=True, kw_only=True):
@@ -241,8 +235,7 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     sha256: str = ""
     shadows: tuple[str, ...] = ()
     kernels: tuple[Source, ...] = ()
-    idle: tuple[str, ...] = ()
-    """Files with Triton kernels, where torch alone ran."""
+    idle: tuple[str, ...] = ()  # files with Triton kernels, where torch alone ran
     reference: str = ""
 
 
@@ -251,8 +244,7 @@ class Culprit(Struct, frozen=True):
 
     kind: str
     """ "mix-up" (strides that must be equal), "stride" (one alone), "contiguous" or "overflow"."""
-    strides: tuple[tuple[str, int], ...]
-    """(tensor, axis); (tensor, -1): all its axes."""
+    strides: tuple[tuple[str, int], ...]  # (tensor, axis); (tensor, -1): all its axes
     words: str
 
 
@@ -265,8 +257,7 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
 class SecondCheck(Struct, frozen=True, kw_only=True):
     """A check that another one is set beside."""
 
-    name: str
-    """A target, how the same one is run, or the file of a report."""
+    name: str  # a target, how the same one is run, or the file of a report
     report: Report
     differences: tuple[Difference, ...] = ()
 
@@ -285,13 +276,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
     schema: Literal["gradprobe.report/2"] = SCHEMA
     origin: Origin | None = None
-    title: str = ""
-    """Of one of several checks."""
+    title: str = ""  # of one of several checks
     number: int = 0
     chosen: str = ""
     verdict: str
-    severity: str | None = None
-    """WARNING of one that fails and does not count."""
+    severity: str | None = None  # WARNING of one that fails and does not count
     target: CheckedTarget = CheckedTarget()
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -310,8 +299,7 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     target_warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    beyond: str = ""
-    """What a second case uses besides, "a tenth head: --batch 1 --heads 10"."""
+    beyond: str = ""  # what a second case uses besides, "a tenth head: --batch 1 --heads 10"
     not_checked: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
     """What is wrong in a second case that nothing says the target takes."""

@@ -152,9 +152,8 @@ def _set_axes(given: dict[str, Any]) -> None:
     for letter, name in (("b", "batch"), ("h", "heads")):
         if letter not in shapes:
             count = given.setdefault(name, 1)
-            _must(
-                count == 1, f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}", count
-            )
+            rule = f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}"
+            _must(count == 1, rule, count)
     for name, way in (("bias", "add --bias"), ("mask", "add --mask KIND")):
         for option in (f"{name}_rank", f"{name}_axes"):
             is_idle = option in given and not given.get(name)

@@ -16,8 +16,7 @@ FILES = (".py", ".cu")
 @dataclass(frozen=True)
 class Builtin:
     name: str
-    spec: str
-    """MODULE:FUNCTION."""
+    spec: str  # MODULE:FUNCTION
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False

@@ -43,13 +43,10 @@ from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning
 
 @dataclass(frozen=True)
 class Target:
-    name: str
-    """As the user wrote it; of a function, its word or its file and qualified name."""
+    name: str  # as the user wrote it; of a function, its word or its file and qualified name
     function: Callable[..., Any]
-    takes: Mapping[str, str]
-    """Canonical argument name -> the parameter's own name."""
-    required: frozenset[str]
-    """Those without a default."""
+    takes: Mapping[str, str]  # canonical argument name -> the parameter's own name
+    required: frozenset[str]  # those without a default
     family: str
     source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)

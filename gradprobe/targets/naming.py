@@ -58,6 +58,18 @@ def _module_of(value: Any) -> str:
         return str(getattr(type(value), "__module__", "") or "")
 
 
+def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
+    """The modules in which what a module's names and dicts hold was made; of a package also, or not, its own."""
+    found = set[str]()
+    for value in [*vars(module).values()]:
+        for part in [*value.values()] if isinstance(value, dict) else [value]:
+            if not isinstance(part, ModuleType):
+                found.add(_module_of(part))
+            elif submodules or not part.__name__.startswith(f"{module.__name__}."):
+                found.add(part.__name__)
+    return found
+
+
 def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
     """By file the modules that somebody may edit, among those that the values of these lead to."""
     waiting, found = list(names), dict[str, ModuleType]()
@@ -66,39 +78,24 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
         file = str(getattr(module, "__file__", None) or "")
         if module is not None and file not in found and is_edited(file):
             found[file] = module
-            for value in [*vars(module).values()]:
-                is_module = isinstance(value, ModuleType)
-                waiting.append(value.__name__ if is_module else _module_of(value))
+            waiting += _sources_of(module, submodules=True)
     return found
 
 
 def holding(file: str) -> list[str]:
     """The modules of a file, and those that hold anything of theirs: they are imported anew."""
-    path, others = Path(file).resolve(), dict[str, ModuleType]()
+    path, others = Path(file).resolve(), dict[str, set[str]]()
     found, more = set[str](), set[str]()
     for name, module in [*sys.modules.items()]:
         place = str(vars(module).get("__file__")) if isinstance(module, ModuleType) else ""
         if place and name != "__main__" and is_users(place):
-            others[name] = module
-            if Path(place).resolve() == path:
-                more.add(name)
+            # A package has its modules as attributes, which are set anew.
+            others[name] = _sources_of(module, submodules=False)
+            more |= {name} if Path(place).resolve() == path else set()
     while more:
         found |= more
-        more = {name for name in others.keys() - found if _holds(others[name], found)}
+        more = {name for name in others.keys() - found if not found.isdisjoint(others[name])}
     return sorted(found)
-
-
-def _holds(module: ModuleType, names: set[str]) -> bool:
-    for value in [*vars(module).values()]:
-        if isinstance(value, ModuleType):
-            # A package has its modules as attributes, which are set anew.
-            if value.__name__ in names and not value.__name__.startswith(f"{module.__name__}."):
-                return True
-        else:
-            parts = [*value.values()] if isinstance(value, dict) else [value]
-            if not names.isdisjoint(map(_module_of, parts)):
-                return True
-    return False
 
 
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
@@ -186,9 +183,7 @@ def _applied(owner: Any) -> AnyFunction:
     return _naming(by_name, signature, owner.forward)
 
 
-def _naming(
-    function: AnyFunction, signature: inspect.Signature, original: AnyFunction
-) -> AnyFunction:
+def _naming(function: Any, signature: inspect.Signature, original: AnyFunction) -> AnyFunction:
     functools.update_wrapper(function, original)
     vars(function)["__signature__"] = signature
     return function
@@ -301,9 +296,8 @@ _OPTIONS = {
     "group": ("process_group",),
     "mesh": ("device_mesh",),
 }
-CANONICAL = {
-    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
-}
+_KNOWN = SYNONYMS | _OPTIONS
+CANONICAL = {word: name for name, words in _KNOWN.items() for word in (name, *words)}
 CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
 _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")

@@ -28,10 +28,8 @@ _KEPT: dict[int, int] = {}
 class _Setting:
     get: Callable[[], Any]
     put: Callable[[Any], object]
-    words: str = ""
-    """In sentences; "" where it changes no result."""
-    stays: bool = True
-    """Whether the target's value is set again for its next run."""
+    words: str = ""  # in sentences; "" where it changes no result
+    stays: bool = True  # whether the target's value is set again for its next run
 
 
 @dataclass
@@ -105,9 +103,8 @@ def _settings() -> Mapping[str, _Setting]:
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
     def device() -> torch.device | None:
-        return getattr(
-            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None
-        )
+        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        return getattr(context, "device", None)
 
     gradients, dtype = torch.is_grad_enabled, torch.get_default_dtype
     return {

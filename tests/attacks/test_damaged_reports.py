@@ -33,10 +33,8 @@ def refused(words, *, says):
 # The text of what is no report, of the text of one, and what is said of it.
 TEXTS = {
     "empty": (lambda _: "", "no JSON: Expecting value: line 1 column 1"),
-    "half": (lambda text: text[: len(text) // 2], "no JSON"),
     "twice": (lambda text: text * 2, "no JSON: Extra data"),
     "a list": (lambda text: f"[{text}]", "got a JSON list"),
-    "a word": (lambda _: '"report"', "got a JSON str"),
     "null": (lambda _: "null", "got a JSON NoneType"),
     "an empty object": (lambda _: "{}", "got None"),
     "deep lists": (lambda _: "[" * 100_000, "no JSON"),
@@ -70,18 +68,15 @@ def test_a_file_that_is_none(tmp_path, make, says):
 # A part of a report, what stands there instead, and what is said.
 PARTS = [
     ("schema", 7, "got 7"), ("schema", ["gradprobe.report/2"], "got ['gradprobe.report/2']"),
-    ("schema", "gradprobe.report/9", "gradprobe.report/9"), ("schema", {}, "got {}"),
-    ("runs", {}, "`$.runs`"), ("runs", None, "`$.runs`"), ("runs.0", [], "`$.runs[0]`"), ("runs.0", 1, "`$.runs[0]`"),
+    ("schema", "gradprobe.report/9", "gradprobe.report/9"), ("runs", None, "`$.runs`"), ("runs.0", [], "`$.runs[0]`"),
     ("runs.0.verdict", 1, "runs[0].verdict"), ("target", "soft.py", "`$.target`"), ("origin", 3, "`$.origin`"),
     ("case.heads", 10**30, "case"), ("case.heads", 10**9, "`int` <= 65535 - at `$.case.heads`"),
-    ("case.heads", -1, "$.case.heads"), ("case.heads", "2", "`$.case.heads`"),
     ("case.heads", ..., "do not fit together"),
-    ("case.layouts", ..., "'layouts'"), ("case.layouts", ["q"], "damaged"), ("case.layouts", 3, "damaged"),
+    ("case.layouts", ..., "'layouts'"), ("case.layouts", ["q"], "damaged"),
     ("runs.1.memory.0.kind", "flood", "do not fit together"),
     ("runs.1.memory.0.line", 1.5, "`$.runs[1].memory[0].line`"),
     ("runs.1.first_mismatch.window.cols", 3, "`$.runs[1].first_mismatch.window.cols`"),
     ("runs.1.first_mismatch.head", 10**6, "do not fit together"),
-    ("runs.1.first_mismatch.head", "1", "first_mismatch.head"),
     ("diagnoses", "none", "`$.diagnoses`"),
     ("diagnoses.0.where.0.margin", 10**7, "$.diagnoses[0].where[0].margin"),
     ("diagnoses.0.edit", "yes", "`$.diagnoses[0].edit`"), ("seconds", [], "`$.seconds`"),
@@ -141,11 +136,8 @@ def test_any_part_of_another_type_or_gone_is_shown_as_before_or_refused(right, t
 
 
 DAMAGED_SEVERAL = [
-    ({"planned": "many"}, "damaged"), ({"reports": 3}, "damaged"), ({"reports": [3]}, "$.reports[0]"),
-    ({"reports": [{}]}, "$.reports[0]"), ({"warnings": [3]}, "damaged"),
-    ({"warnings": ...}, "required field `warnings`"),
-    ({"groups": {"a": 1}}, "damaged"), ({"coverage": []}, "damaged"),
-    ({"origin": 1}, "damaged"),
+    ({"planned": "many"}, "damaged"), ({"reports": [{}]}, "$.reports[0]"), ({"warnings": [3]}, "damaged"),
+    ({"warnings": ...}, "required field `warnings`"), ({"groups": {"a": 1}}, "damaged"),
 ]  # fmt: skip
 
 
@@ -171,7 +163,7 @@ def test_a_journal_that_is_none(tmp_path, text, says):
     assert "x.jsonl" in refused(["sweep", "--resume", str(tmp_path / "x.jsonl")], says=says)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"report": {}}', "[" * 10_000, "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", '{"report": {}}', "[" * 10_000])
 def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".gradprobe").mkdir()
@@ -180,9 +172,8 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
 
 
 @pytest.mark.parametrize("text", [
-    "", "[]", "{", "3", "{}", '{"schema": "gradprobe.baseline/1"}',
-    '{"schema": "gradprobe.baseline/1", "entries": [3]}',
-    '{"schema": "gradprobe.baseline/1", "entries": NaN}', '{"schema": [], "entries": []}', "[" * 10_000,
+    "", "[]", "{}", '{"schema": "gradprobe.baseline/1"}', '{"schema": "gradprobe.baseline/1", "entries": [3]}',
+    '{"schema": [], "entries": []}', "[" * 10_000,
 ])  # fmt: skip
 def test_a_baseline_that_is_none(tmp_path, text):
     (tmp_path / "x.json").write_text(text)

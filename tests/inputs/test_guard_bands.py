@@ -67,20 +67,14 @@ def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_anoth
 def test_the_words_name_tensor_side_offset_and_count():
     words = "a store outside dV: 48 elements were written, the nearest 12 after its last element"
     assert Breach("dV", "after", 12, 48).sentence == words
-    words = "a store outside q: 1 element was written, the nearest 1 before"
-    assert Breach("q", "before", 1, 1).sentence.startswith(words)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_guards_are_known_nan_or_finite_and_far_above_any_value(dtype):
-    ordinary, nan, large = (
-        guard_values(5000, dtype, torch.device("cpu"), fill)
-        for fill in ("ordinary", "nan", "large")
-    )
+def test_guards_are_known_nan_or_finite_and_far_above_any_value():
+    dtype, cpu = torch.bfloat16, torch.device("cpu")
+    ordinary, nan, large = (guard_values(5000, dtype, cpu, fill) for fill in FILLS)
     assert ((ordinary.abs() >= 4) & (ordinary.abs() <= 8)).all()
-    assert (ordinary > 0).any()
-    assert (ordinary < 0).any()
-    assert torch.equal(ordinary[:77], guard_values(77, dtype, torch.device("cpu")))
+    assert ordinary.min() < 0 < ordinary.max()
+    assert torch.equal(ordinary[:77], guard_values(77, dtype, cpu))
     assert nan.isnan().all()
     assert large.isfinite().all()
     assert large.double().abs().min() >= 4090

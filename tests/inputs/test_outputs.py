@@ -92,23 +92,18 @@ def test_outputs_have_the_shapes_of_the_gradients_and_the_dtypes_of_the_inputs()
         "dbias": ((1, 4, 1, 11), torch.float16), "dsink": ((4,), torch.float32),
     }  # fmt: skip
     assert all(tensor.isnan().all() for tensor in outputs.values())
-    case = lazy_case(heads=4, seqlen=9, head_dim=8, bias_window=7, dtype="bfloat16")
-    outputs = outputs_of(case, ("dtau", "dbias", "dsink"), draw(case), fill=7.0)
-    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in outputs.items()} == {
-        "dbias": ((4, 7), torch.float32), "dtau": ((4,), torch.float32),
-    }  # fmt: skip
-    assert all((tensor == 7.0).all() for tensor in outputs.values())
-    assert outputs_of(lazy_case(bias=False), ("dbias",), draw(lazy_case(bias=False))) == {}
+    case = lazy_case(heads=4, seqlen=9, bias=False, dtype="bfloat16")
+    (dtau,) = outputs_of(case, ("dtau", "dbias", "dsink"), draw(case), fill=7.0).values()
+    assert (tuple(dtau.shape), dtau.dtype, bool((dtau == 7.0).all())) == (
+        (4,),
+        torch.float32,
+        True,
+    )
 
 
-@pytest.mark.parametrize("function", [writes_and_returns_dv, ignores])
-def test_what_is_written_or_returned_is_compared_in_every_layout(function):
-    report = probed(function)
-    assert verdicts(report) == {
-        "contiguous": "match",
-        "distinct": "match",
-        "do=expanded": "match",
-    }
+def test_what_is_written_or_returned_is_compared_in_every_layout():
+    report = probed(writes_and_returns_dv)
+    assert verdicts(report) == dict.fromkeys(("contiguous", "distinct", "do=expanded"), "match")
     assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV"]
 
 
@@ -133,11 +128,7 @@ def test_what_a_target_returns_counts_before_what_it_wrote():
 
 def test_a_gradient_written_by_the_strides_of_q_is_wrong_in_distinct_alone():
     report = probed(writes_by_the_strides_of_q, recover=False)
-    assert verdicts(report) == {
-        "contiguous": "match",
-        "distinct": "mismatch",
-        "do=expanded": "match",
-    }
+    assert list(verdicts(report).values()) == ["match", "mismatch", "match"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.inputs.tensor_layouts import VECTORS, layout_of, place
-from gradprobe.model.assignment import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, run_name
+from gradprobe.model.assignment import LAYOUTS, TENSORS, parse_layout
 from gradprobe.model.failures import UsageFailure
 from tests.sampling import tries
 
@@ -110,7 +110,10 @@ def test_the_strides_are_those_that_the_layout_names(layout):
     for name, tensor in place(values_of(), (("all", layout),)).tensors.items():
         kept = layout == "expanded" and name in NEVER_EXPANDED
         assert tensor.stride() == STRIDES["contiguous" if kept else layout][tensor.dim()], name
-        if layout not in ("packed", "expanded"):
+        if layout == "expanded" and not kept and name not in VECTORS:
+            first = 1 if name == "do" else values_of()[name].flatten()[0]
+            assert tensor.flatten()[0] == first
+        elif layout != "packed":
             assert tensor.storage_offset() == FRONT + (5 if layout == "offset" else 0)
 
 
@@ -126,15 +129,6 @@ def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(layo
     assert last is None or {tensor.stride(-1) for tensor in wide} == {1}
 
 
-def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
-    inputs = place(values_of(), (("all", "expanded"),))
-    for name in ("q", "k", "v", "do", "bias"):
-        tensor = inputs.tensors[name]
-        assert offsets(tensor).unique().tolist() == [FRONT]
-        assert tensor.flatten()[0] == (1 if name == "do" else values_of()[name].flatten()[0])
-        assert inputs.values[name].is_contiguous()
-
-
 def sharing(tensors, *names):
     """The names that lie in one storage with the first of them and no other tensor."""
     places = {name: tensor.untyped_storage().data_ptr() for name, tensor in tensors.items()}
@@ -146,8 +140,6 @@ def test_packed_q_k_and_v_and_their_gradients_are_the_three_slots_of_one_storage
     tensors = place(values_of(), (("all", "packed"),)).tensors
     assert sharing(tensors, *names)
     assert [tensors[name].storage_offset() - FRONT for name in names] == [0, 12, 24]
-    together = torch.cat([offsets(tensors[name]) for name in names])
-    assert together.sort().values.tolist() == list(range(FRONT, FRONT + 3 * 120))
 
 
 @pytest.mark.parametrize("names", [("k", "v"), ("dk", "dv")], ids=" ".join)
@@ -181,8 +173,6 @@ def test_later_assignments_win_and_all_means_every_tensor():
     assert inputs.tensors["q"].stride() == (60, 20, 4, 1)
     assert inputs.tensors["k"].stride() == (120, 40, 8, 2)
     assert inputs.layout == words
-    default = [run_name(assigned) for assigned in DEFAULT_RUNS]
-    assert default == ["contiguous", "distinct", "do=expanded"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -205,7 +195,6 @@ def test_a_layout_is_parsed_with_the_tensor_in_either_case_and_one_that_cannot_b
     assert parse_layout("dO=expanded") == ("do", "expanded")
     for word, words in (
         ("spread", "--layout takes TENSOR=NAME or NAME, got 'spread'"),
-        ("", "--layout takes TENSOR=NAME or NAME, got ''"),
         ("dx=expanded", "--layout: no tensor 'dx'"),
         ("do=diagonal", "--layout: no layout 'diagonal'"),
     ):

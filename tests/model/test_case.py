@@ -51,7 +51,6 @@ def test_what_is_given_decides_what_is_not():
     told = case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale
     assert told == (6, 16, 9, 9, 0.25)
     assert case.tau == (-0.5, 0.5, -3.0, 1.0, -0.5, 0.5)
-    assert lazy(seqlen=40, seqlens=(5, 9)).seqlen_q == 40
     assert lazy(tau=(0.25,)).tau == (0.25, 0.25, 0.25)
     assert softmax(seqlen_q=7).seqlen_k == 7
     assert (softmax(seqlen_q=7, seqlen_k=9).seqlen_k, softmax(seqlen=8).seqlen_q) == (9, 8)
@@ -64,7 +63,6 @@ REFUSED = [
     ({"tau": (1.0, 2.0)}, "--tau takes one number, or one a head: 3 heads, got 2 numbers"),
     ({"tau": (math.nan,)}, "--scale and --tau must be finite numbers"),
     ({"seqlen_q": 7, "seqlen_k": 9}, "lazy attention needs as many keys as rows, got 7 and 9"),
-    ({"seqlens": (9,)}, "--seqlens takes one length a batch: 2 batches, got 1"),
     ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
     ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
@@ -80,7 +78,6 @@ REFUSED_BY_SOFTMAX = [
     ({"repeat": 10_001}, "--repeat must be at most 10000, got 10001"),
     ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
     ({"bias": True, "bias_axes": "hh"}, "--bias-axes takes some of the letters b, h, m and n, got 'hh'"),
-    ({"bias_axes": "hm"}, "--bias-axes: this case has no bias"),
     ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
     ({"cu_seqlens": (0, 9), "seqlen": 8}, "--cu-seqlens ends at 9, and the length is 8"),
     ({"cu_seqlens": (0, 9), "batch": 2}, "--cu-seqlens packs all sequences into one batch, got --batch 2"),
@@ -106,19 +103,13 @@ def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, optio
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_one_seed_gives_the_same_values_and_another_others(pattern):
+    before = torch.get_rng_state()
     first, again, other = (draw(lazy(seed=seed, pattern=pattern)) for seed in (7, 7, 8))
     for name, value in first.items():
         assert torch.equal(value, again[name])
         if name != "tau" and not (name == "bias" and pattern == "small"):
             assert not torch.equal(value, other[name])
-
-
-def test_drawing_leaves_the_global_generator_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    draw(lazy())
-    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -136,21 +127,11 @@ def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overfl
     assert 110 < s.mean() < 130
 
 
-def test_small_scores_leave_every_probability_of_a_row_alike():
-    values = draw(lazy(pattern="small"))
-    assert values["bias"].eq(0).all()
-    assert torch.equal(values["q"], draw(lazy())["q"] * 0.02)
-    assert torch.equal(values["v"], draw(lazy())["v"])
-    assert scores(lazy(pattern="small")).abs().max() < 0.01
-
-
 def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
     normal, large, offset = (draw(lazy(pattern=of)) for of in ("normal", "large", "offset"))
     assert torch.equal(large["q"], normal["q"] * 4)
-    assert all(torch.equal(large[name], normal[name]) for name in ("k", "v", "do", "bias"))
-    for name in ("q", "k", "v", "do"):
-        assert torch.equal(offset[name], normal[name] + 1)
-        assert abs(normal[name].mean()) < 0.05  # of 10,368: 5 deviations
+    assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
+    assert scores(lazy(pattern="small")).abs().max() < 0.01
     assert 80 < scores(lazy(pattern="wide", bias=False)).abs().max() < 160
 
 
@@ -202,15 +183,11 @@ def test_what_the_softmax_options_draw():
     assert padding.shape == (2, 1, 1, 72)
     assert padding[..., 0].all()
     assert padding.int().diff().le(0).all()
-    # What was drawn before stays what it was, whatever is added.
-    before = draw(softmax(**lengths))
-    assert all(torch.equal(values[name], before[name]) for name in "qkv")
 
 
-@pytest.mark.parametrize(("length", "short"), [(127, 127), (128, 64), (8192 + 37, 64 + 37)])
-def test_a_shortened_length_ends_in_a_tile_as_full_as_before(length, short):
-    assert shortened(length, 64) == short
-    assert shortened(length, 64) % 64 == length % 64
+def test_a_shortened_length_ends_in_a_tile_as_full_as_before():
+    shorts = {127: 127, 128: 64, 8192 + 37: 64 + 37}
+    assert {length: shortened(length, 64) for length in shorts} == shorts
 
 
 def test_fewer_heads_are_grouped_as_before_and_keep_their_taus():

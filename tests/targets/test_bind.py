@@ -67,7 +67,7 @@ def additive(q, k, v, do, bias=None): ...
     "options",
     [
         {"alibi": True}, {"mask": "random"}, {"dropout": 0.5}, {"window": (3, 0)}, {"causal": True}, {"scale": 0.5},
-        {"cu_seqlens": (0, 9)}, {"cu_seqlens_k": (0, 8), "cu_seqlens": (0, 9)},
+        {"cu_seqlens": (0, 9)},
     ],
 )  # fmt: skip
 def test_an_option_that_the_target_has_no_parameter_for_is_refused_by_name(options):
@@ -135,9 +135,7 @@ def test_the_window_of_a_lazy_target_is_that_of_its_bias():
 
 
 def test_the_axes_behind_a_tensors_name_are_no_part_of_it():
-    meant = {
-        "Q_bhsd": "q", "dO_bshd": "do", "query_states": "q", "d_k": None, "k_n": None, "bs": None,
-    }  # fmt: skip
+    meant = {"Q_bhsd": "q", "query_states": "q", "d_k": None, "k_n": None}
     assert {parameter: canonical_name(parameter) for parameter in meant} == meant
 
 
@@ -151,10 +149,5 @@ def test_an_lse_to_base_2_lies_as_the_natural_one_does():
 
 
 def test_a_capital_l_is_the_lse_of_a_backward_that_takes_o_and_no_other():
-    meant = {
-        "Q K V O dO L dQ dK dV": "lse",
-        "q k v L": None,
-        "q k v do L": None,
-        "q k v o do lse L": None,
-    }
+    meant = {"Q K V O dO L dQ dK dV": "lse", "q k v do L": None, "q k v o do lse L": None}
     assert {words: meanings(words.split())["L"] for words in meant} == meant

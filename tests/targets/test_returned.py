@@ -37,14 +37,12 @@ def twice():
     ("function", "results", "names"),
     [
         (launched, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
-        (by_another_function, [A, B, C], {"dQ": A, "dK": B, "dV": C}),
         (by_another_function, (A, B, C, None, None), {"dQ": A, "dK": B, "dV": C}),
         (twice, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
         (by_leaves, (B, A, C), {"dK": B, "dQ": A, "dV": C}),
         (in_another_order, (C, B, "d", A), {"dV": C, "dK": B, "dQ": A}),
         (by_another_function, (A, B, C, "d"), None),
         (by_another_function, (None, A, B, C), None),
-        (by_another_function, (A, B), None),
         (len, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
     ],
 )

@@ -24,17 +24,14 @@ _SCALARS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__
 @dataclass(frozen=True)
 class _Launches:
     module: Any
-    row_grid: int
-    """Blocks, one for each tile of query rows."""
+    row_grid: int  # blocks, one for each tile of query rows
     key_grid: int
-    forward_bytes: int
-    """Of shared memory."""
+    forward_bytes: int  # of shared memory
     backward_bytes: int
     extras: tuple[Tensor | None, ...]
     """What stands behind q, k and v in every kernel that looks at scores."""
     extra_strides: tuple[int, ...]
-    options: tuple[float, ...]
-    """The last arguments of these kernels."""
+    options: tuple[float, ...]  # the last arguments of these kernels
 
     def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
         o, lse = q.new_empty((*q.shape[:3], v.shape[3])), _float32(q, *q.shape[:3])
@@ -164,9 +161,9 @@ def _lazy_gradients(
     module.lazy_dkdv(*by_key, *taken, dk, dv, *steps, *_strided(dk, dv), *options)
     results = {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
     results["dTau"] = _added(launches, dtau_parts, q).reshape(-1)
-    return (
-        results if dbias_parts is None else results | {"dBias": _added(launches, dbias_parts, q)}
-    )
+    if dbias_parts is not None:
+        results["dBias"] = _added(launches, dbias_parts, q)
+    return results
 
 
 def _added(launches: _Launches, parts: Tensor, q: Tensor) -> Tensor:
