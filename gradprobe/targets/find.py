@@ -310,7 +310,7 @@ def _refusal_of(
         wrapped = "def attention(q, k, v): return f(q, k, v)"
         way_out = f"wrap it in a function that names them: {wrapped}"
         return f"takes {parameter}; arguments are passed by name", way_out
-    if canonical in takes:
+    if canonical is not None and canonical in takes:
         both = f"{takes[canonical]!r} and {parameter.name!r}"
         return f"takes both {both}, which name the same thing", "keep one of them"
     if canonical is None and parameter.default is parameter.empty:

@@ -114,7 +114,7 @@ def found_in(folder: str, module: str) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-def readable(function: AnyFunction) -> AnyFunction:
+def readable(function: Any) -> Any:
     """The function itself, or an equal one that names its parameters."""
     if "torch" not in sys.modules:
         return function
@@ -183,7 +183,7 @@ def _applied(owner: Any) -> AnyFunction:
     return _naming(by_name, signature, owner.forward)
 
 
-def _naming(function: Any, signature: inspect.Signature, original: AnyFunction) -> AnyFunction:
+def _naming(function: AnyFunction, signature: inspect.Signature, original: Any) -> AnyFunction:
     functools.update_wrapper(function, original)
     vars(function)["__signature__"] = signature
     return function

@@ -41,8 +41,8 @@ def sdpa(
             ends = seqlens.view(-1, 1, 1, 1)
             seen += [i[:, None] < ends, j < ends]
         attn_mask = _joined(seen, bias, alibi, distance)
-    how = {"is_causal": is_causal, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
-    return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **how)
+    how = {"is_causal": is_causal, "enable_gqa": q.shape[1] != k.shape[1]}
+    return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, scale=scale, **how)
 
 
 def _distances(
