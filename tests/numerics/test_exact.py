@@ -40,7 +40,7 @@ def dyadic(family, **options):
     ("family", "options", "words"),
     [
         ("softmax", {"head_dim": 24}, "the scale must be a power of two, 1/64 or more, got 0.204124"),
-        ("softmax", {"head_dim": 1}, "needs a --head-dim of 4 or more, got 1"),
+        ("softmax", {"head_dim": 1}, "--head-dim must be 4 or more, got 1"),
         ("softmax", {"softcap": 30.0}, "with --softcap, P is no power of two"),
         ("softmax", {"dropout": 0.3}, "1 - dropout must be a power of two, got 0.3"),
         ("lazy", {"tau": (1.0,)}, "tau must lie in -2^-20 to 2^-20 and not be 0, got (1.0, 1.0, 1.0)"),

@@ -129,7 +129,10 @@ def test_where_a_rank_is_refused_the_shape_is_named():
         ("--mask random --mask-rank 2", "--mask-rank 2: this mask has the 4 axes bhmn"),
         ("--bias --bias-rank 5", "--bias-rank must be 2, 3 or 4, got 5"),
         ("--bias-rank 3", "--bias-rank: this case has no bias"),
-        ("--mask padding --mask-axes mn", "--mask-axes mn: a padding mask has the axes bn"),
+        (
+            "--mask padding --mask-axes mn",
+            "--mask-axes: a padding mask has the axes bn, got 'mn'",
+        ),
         ("--mask random --mask-axes bn", "--mask-axes: a random mask has m and n, got 'bn'"),
     ],
 )
