@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ..commands.settings import Settings
-from ..commands.suite.checking import Setting
+from ..commands.suite.case_factors import TargetSignature, described
 from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
-from ..commands.suite.plan import Plan
 from ..commands.suite.runner import Runner
 from ..commands.suite.sweep import sweep_plan
-from ..commands.suite.takes import TargetSignature, described
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.case import flag_of
@@ -69,14 +67,13 @@ def sweep(
             raise UsageFailure(words, f"drop {what}")
     settings = call.settings(has_targets=call.target is None)
     how = call.setting(settings, several=True, workers=at_a_time)
-    if resume is not None:
-        kept = Journal.reopened(resume)
-        plan = _plan(kept.asked, how)
-    else:
-        asked = _asked(call, settings, draw)
-        plan = _plan(asked, how)
-        kept = Journal.begun(asked, journal)
-    with kept:
+    kept = None if resume is None else Journal.reopened(resume)
+    asked = kept.asked if kept else _asked(call, settings, draw)
+    takes: list[TargetSignature | None] = [None] * len(asked.requests)
+    if asked.is_drawn:  # the cases depend on what the targets take
+        takes = list(described(asked.requests, how.timeout))
+    plan = sweep_plan(asked, takes)
+    with kept or Journal.begun(asked, journal) as kept:
         code = check_several(Runner(plan, how, kept, cluster), call.forms)
     if code == INTERRUPTED and kept.file:
         note(f"it goes on with gradprobe sweep --resume {shlex.quote(kept.file)}")
@@ -100,11 +97,3 @@ def _asked(call: Call, settings: Settings, draw: int | None) -> SweepRequest:
         own = {name: value for name, value in whole.options.items() if name not in varied}
         requests.append(replace(whole, options=own))
     return SweepRequest(tuple(requests), varied, draw)
-
-
-def _plan(asked: SweepRequest, how: Setting) -> Plan:
-    """The cases of a sweep; where they depend on what the targets take, these are asked."""
-    takes: list[TargetSignature | None] = [None] * len(asked.requests)
-    if asked.is_drawn:
-        takes = list(described(asked.requests, how.timeout))
-    return sweep_plan(asked, takes)

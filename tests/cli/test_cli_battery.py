@@ -2,12 +2,11 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.suite import battery
+from gradprobe.cli.option_rows import with_word
 from gradprobe.commands.suite import case_factors as cases
 from tests.cli.command import run
 
@@ -68,13 +67,11 @@ def few(monkeypatch):
 
     def only(*levels, special=""):
         known = []
-        for factor in cases.FACTORS:
-            first, *others = factor.levels
-            own = [level for level in others if level.name in levels]
-            known.append(replace(factor, levels=(first, *own)))
+        for first, *others in cases.FACTORS:
+            known.append((first, *(level for level in others if level.name in levels)))
         left = tuple(level for level in cases.SPECIAL if special and special in level.name)
         monkeypatch.setattr(cases, "FACTORS", tuple(known))
-        monkeypatch.setattr(battery, "SPECIAL", left)
+        monkeypatch.setattr(cases, "SPECIAL", left)
 
     return only
 
@@ -163,17 +160,23 @@ def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
     assert (document["verdict"], document["reports"]) == ("error", [])
 
 
-def test_an_option_that_a_case_sets_is_refused():
-    ran = run("check forwards.py:right --battery quick --heads 4")
-    assert ran.code == 2
-    told = "gradprobe: --heads: --battery sets it\n"
-    assert ran.err == f"{told}  drop it, or check that case without --battery\n"
+@pytest.mark.parametrize(
+    ("words", "parsed"),
+    [
+        ("check --battery lazy", "check --battery=auto lazy"),
+        ("run -- check --battery", "run -- check --battery"),
+        ("check --battery pairs lazy", "check --battery pairs lazy"),
+    ],
+)
+def test_battery_may_stand_without_a_word(words, parsed):
+    assert with_word(words.split()) == parsed.split()
 
 
 def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, folder):
     few("float16", "causal", "short", "blhd", "do=blhd", special="four")
     ran = run("check forwards.py:right --battery --json all.json --poison")
-    assert (ran.code, ran.out) == (2, ""), "every case sets it"
+    told = "gradprobe: --poison: --battery sets it\n  drop it, or check that case without --battery\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", told)
     ran = run("check --battery --json all.json -- forwards.py:right")
     assert (ran.code, ran.err) == (0, "")
     document = json.loads(Path("all.json").read_text())

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from gradprobe.commands.suite.checking import sources_of
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import PlannedCheck
-from gradprobe.commands.suite.source_hashes import sources_of
 from gradprobe.commands.watched_files import (
     Sources,
     at_first,

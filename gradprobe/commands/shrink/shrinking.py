@@ -23,11 +23,10 @@ from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import experiment_of
 from ...probing.runs import records_of
 from ...runtime.backend import choose_threads, make_interpreter_right
-from ..suite.case_factors import PACKING
+from ..suite.case_factors import PACKING, TargetSignature, described
 from ..suite.checking import FACTORY, Checker, Checks, Setting, check_each
 from ..suite.outcome import CheckMessages, CheckOutcome, of_error
 from ..suite.plan import PlannedCheck
-from ..suite.takes import TargetSignature, described
 from .case_words import Facts
 from .search import CRASHED, ShrinkSearch, ShrunkCase, TriedCase, symptom_of
 from .simpler_cases import Simplification, settled

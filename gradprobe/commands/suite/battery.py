@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, product
 from typing import Any
 
 from ...inputs.history import CheckRequest
@@ -13,32 +14,32 @@ from ...model.case import flag_of
 from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.layout_run import MATCH
-from .case_factors import (
-    FIRST_PAIRS,
-    SPECIAL,
-    WIDE,
-    Factors,
-    factors_of,
-    found_by_trying,
-    is_set_by_it,
-    why_not_taken,
-)
+from .case_factors import HOW, Factors, Level, Row, described, factors_of, found_by_trying
 from .checking import Setting
-from .covering import Place, Row, Space, covering, simplest, standing
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck
-from .takes import described
 
+# The options that no case of a battery sets: a dtype that is given is that of all.
+FREE = {
+    "dtype", "seed", "device", "dots", "recover", "ranks", "shards", "strict", "inplace", "arch", "untested", *HOW,
+}  # fmt: skip
+# What a quick battery has besides: a case, and pairs that are soonest mixed up.
+_WIDE = Level("logits to 100", {"pattern": "wide"})
+_FIRST_PAIRS = (
+    ("M<N", "causal"), ("M>N", "causal"), ("grouped", "bias"), ("negative", "causal"), ("128k+1", "causal"),
+    ("128k+1", "window"),
+)  # fmt: skip
 # Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
 _ON_ONE_GPU = 8
 # Checks of one battery, far more than there are.
 _MOST = 1_000_000
-# Pairs of which the simplest case is made at once, and how often.
-_AT_ONCE, _TIMES = 20, 6
+# Pairs that are made alone since failing cases have them.
+_SUSPECTS = 20
 
+Pair = frozenset[str]
 Came = Mapping[str, CheckOutcome]
 """What came of checks, by their titles."""
-Round = Generator[Sequence[PlannedCheck], CheckOutcome, Came]
+Round = Generator[Sequence[PlannedCheck], CheckOutcome, None]
 
 
 def refuse_battery(word: str, options: Iterable[str]) -> None:
@@ -47,9 +48,10 @@ def refuse_battery(word: str, options: Iterable[str]) -> None:
         known = [name for name in BATTERIES if name != AUTO]
         way_out = did_you_mean(word, known, "") or "alone it is pairs"
         raise UsageFailure(f"--battery takes {' or '.join(known)}, got {word!r}", way_out)
-    for name in filter(is_set_by_it, options):
-        way_out = "drop it, or check that case without --battery"
-        raise UsageFailure(f"{flag_of(name)}: --battery sets it", way_out)
+    for name in options:
+        if name not in FREE:
+            way_out = "drop it, or check that case without --battery"
+            raise UsageFailure(f"{flag_of(name)}: --battery sets it", way_out)
 
 
 def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Plan, Setting]:
@@ -60,7 +62,7 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     Args:
         word: one of model.documents.BATTERIES.
     """
-    own = {name: value for name, value in request.options.items() if not is_set_by_it(name)}
+    own = {name: value for name, value in request.options.items() if name in FREE}
     request = replace(request, options=own)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
@@ -72,6 +74,70 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     return battery.plan, replace(setting, workers=workers)
 
 
+@dataclass(frozen=True)
+class Space:
+    """The levels of each property by name, the simplest first, and the pairs of them that no row may have."""
+
+    levels: Sequence[Sequence[str]]
+    excluded: Collection[Pair] = frozenset()
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every two levels that are not excluded."""
+        for each, others in combinations(self.levels, 2):
+            for pair in map(frozenset, product(each, others)):
+                if pair not in self.excluded:
+                    yield pair
+
+    def simplest(self, wanted: Collection[str], row: Row = ()) -> Row | None:
+        """The row with the simplest levels beside some wanted ones; None where no row can hold these.
+
+        Args:
+            row: its beginning.
+        """
+        if len(row) == len(self.levels):
+            return row
+        here = self.levels[len(row)]
+        for level in [level for level in here if level in wanted] or here:
+            is_allowed = self._allows(level, {*row, *wanted})
+            if is_allowed and (whole := self.simplest(wanted, (*row, level))) is not None:
+                return whole
+        return None
+
+    def covering(self, given: Collection[Pair] = ()) -> list[Row]:
+        """Rows in which every other pair stands that a row can hold: one after another, greedily."""
+        left, rows = dict.fromkeys(self.pairs()), list[Row]()
+        for pair in given:
+            left.pop(pair, None)
+        while left:
+            first = next(iter(left))
+            row = self._grown(first, left) or self.simplest(first) or ()
+            rows += [row] if row else []
+            for pair in (first, *pairs_of(row)):
+                left.pop(pair, None)
+        return rows
+
+    def _grown(self, first: Pair, left: Collection[Pair]) -> Row:
+        """A row around a pair: of each property, that of most levels first, what covers most; empty where stuck."""
+        chosen, beside = dict[int, str](), {*first}
+        for at in sorted(range(len(self.levels)), key=lambda at: -len(self.levels[at])):
+            most, levels = -1, self.levels[at]
+            for level in first.intersection(levels) or levels:
+                gain = sum(frozenset({level, other}) in left for other in beside)
+                if gain > most and self._allows(level, beside):
+                    most, chosen[at] = gain, level
+            if most < 0:
+                return ()
+            beside.add(chosen[at])
+        return tuple(chosen[at] for at in sorted(chosen))
+
+    def _allows(self, level: str, beside: Collection[str]) -> bool:
+        return not any({level, other} in self.excluded for other in beside)
+
+
+def pairs_of(row: Row) -> set[Pair]:
+    return set(map(frozenset, combinations(row, 2)))
+
+
 class Battery:
     """The rounds of a battery.
 
@@ -79,148 +145,110 @@ class Battery:
     2. Each level alone, and what no pair shows. What is refused or wrong so stands in no later case: it would hide what
        else is wrong there. A quick one ends here, with a few pairs.
     3. A covering array: few cases that hold every pair of the other levels.
-    4. Where some were refused or wrong: the simplest case of each pair that stands in no right one shows which of them
-       it is. Those stand in no later case either, and what is left is covered once more.
+    4. Where some were refused or wrong: the simplest case of each pair that most of them have, and no right one. What
+       fails so stands in no later case either, and what is left is covered once more.
     """
 
     def __init__(
         self, factors: Factors, request: CheckRequest, *, is_quick: bool = False
     ) -> None:
         self._factors, self._request, self._is_quick = factors, request, is_quick
-        self._came: dict[Row, bool | None] = {}
-        """Whether each row that was made is right; None of one that is not taken."""
-        self._out = set[frozenset[Place]]()
+        self._came: dict[Row, CheckOutcome] = {}
+        self._out, self._apart = set[str](), set[Pair]()
         """Levels and pairs that stand in no further case."""
         self._count = 0
-        untaken = [*factors.lacking]
-        for level in SPECIAL:
-            if why := why_not_taken(level, factors.takes):
-                untaken.append((level.name, why))
         steps = self._steps()
         self.plan = Plan(
             list(next(steps)),
             steps,
             is_own=True,
             looks_closer="recover" not in request.options,
-            untaken=[RefusedCase(f"battery: {name}", why) for name, why in untaken],
-            titles=[f"battery: {factors.title(row)}" for row in covering(factors.space)],
+            untaken=[RefusedCase(f"battery: {name}", why) for name, why in factors.lacking],
+            titles=[f"battery: {factors.title(row)}" for row in self.space.covering()],
         )
 
-    def _steps(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
+    def _steps(self) -> Round:
         (plain,) = (yield from _round([self._check("as it is", self._factors.plain)])).values()
-        case, properties = plain.report.case, 0
-        if plain.verdict == MATCH and case is not None:
-            self._factors = self._factors.around(case)
+        if plain.verdict == MATCH and plain.report.case is not None:
+            self._factors = self._factors.around(plain.report.case)
             yield from self._alone()
-            if self._is_quick:
-                return
-            if self._came.get(self._simplest_row):
-                properties = len(self._factors.each)
-                yield from self._array()
-                yield from self._apart()
-        self.plan.coverage = self._coverage(properties)
-
-    def _coverage(self, properties: int) -> Coverage:
-        """What the rows that were taken hold."""
-        if not properties:
-            return Coverage(strength=PAIRS, properties=0)
-        space, held, missing = self.space, set[frozenset[Place]](), 0
-        for row, is_right in self._came.items():
-            if is_right is not None:
-                held |= standing(row)
-        for pair in space.pairs():
-            missing += pair not in held and simplest(space, pair) is not None
-        return Coverage(strength=PAIRS, properties=properties, held=len(held), missing=missing)
+        if self._is_quick:
+            return
+        self.plan.coverage = Coverage(strength=PAIRS, properties=0)
+        simplest = self._came.get(self._factors.simplest)
+        if simplest is not None and simplest.verdict == MATCH:
+            yield from self._make(self.space.covering(self._right_pairs()))
+            yield from self._suspects()
+            yield from self._make(self.space.covering(self._right_pairs()))
+            self.plan.coverage = self._coverage()
 
     @property
     def space(self) -> Space:
         """What may still stand together."""
-        space = self._factors.space
-        return replace(space, forbidden=space.forbidden | self._out)
-
-    @property
-    def _simplest_row(self) -> Row:
-        return (0,) * len(self._factors.each)
+        levels = [[level.name for level in levels] for levels in self._factors.each]
+        left = [[name for name in names if name not in self._out] for names in levels]
+        return Space(left, self._factors.excluded | self._apart)
 
     def _alone(self) -> Round:
-        space, rows = self._factors.space, dict[Place, Row]()
-        for factor in range(len(space.counts)):
-            for level in space.levels(factor):
-                if (row := simplest(space, frozenset([level]))) is not None:
-                    rows[level] = row
-        pairs = list(self._first_pairs()) if self._is_quick else []
-        came = yield from self._make([self._simplest_row, *rows.values(), *pairs], self._beside())
+        factors, space, rows = self._factors, self.space, dict[str, Row]()
+        for level in chain(*space.levels):
+            if (row := space.simplest([level])) is not None:
+                rows[level] = row
+        more, beside = list[Row | None](), [*factors.special]
+        if self._is_quick:
+            pairs = [pair for pair in _FIRST_PAIRS if rows.keys() >= {*pair}]
+            more += map(space.simplest, pairs)
+            beside.append(_WIDE)
+        yield from self._make([factors.simplest, *rows.values(), *filter(None, more)], beside)
         found = {}
         for level, row in rows.items():
-            outcome = came[self._title(row)]
+            outcome = self._came[row]
             if outcome.verdict == MATCH and outcome.report.case is not None:
                 found[level] = found_by_trying(outcome.report.case)
-            elif row != self._simplest_row:
-                self._out.add(frozenset([level]))
-        self._factors = replace(self._factors, found=found)
-        return came
+            elif row != factors.simplest:
+                self._out.add(level)
+        self._factors = replace(factors, found=found)
 
-    def _first_pairs(self) -> Iterable[Row]:
-        for pair in FIRST_PAIRS:
-            places = {self._factors.place_of(*names) for names in pair.items()} - {None}
-            row = simplest(self._factors.space, frozenset(filter(None, places)))
-            if len(places) == len(pair) and row is not None:
-                yield row
+    def _right_pairs(self) -> set[Pair]:
+        """Those of which a row is right."""
+        rows = [row for row, outcome in self._came.items() if outcome.verdict == MATCH]
+        return set(chain.from_iterable(map(pairs_of, rows)))
 
-    def _beside(self) -> list[PlannedCheck]:
-        """What no pair shows, as the target takes it."""
-        takes, factors = self._factors.takes, self._factors
-        checks = []
-        for level in (*SPECIAL, *([WIDE] if self._is_quick else [])):
-            if level.family in ("", takes.family) and not why_not_taken(level, takes):
-                checks.append(self._check(level.name, factors.special(level)))
-        return checks
+    def _suspects(self) -> Round:
+        """The simplest row of each pair that failing rows alone have: what is in most of them first."""
+        counts, right = Counter[Pair](), self._right_pairs()
+        for row, outcome in self._came.items():
+            counts.update(pairs_of(row) if outcome.verdict != MATCH else ())
+        space, rows = self.space, dict[Pair, Row]()
+        pairs = [pair for pair in space.pairs() if counts[pair] and pair not in right]
+        for pair in sorted(pairs, key=lambda pair: -counts[pair])[:_SUSPECTS]:
+            if (alone := space.simplest(pair)) is not None:
+                rows[pair] = alone
+        yield from self._make(rows.values())
+        self._apart |= {pair for pair, row in rows.items() if self._came[row].verdict != MATCH}
 
-    def _array(self) -> Round:
-        """What stands in no right row yet, in few rows."""
-        right = [row for row, is_right in self._came.items() if is_right]
-        return (yield from self._make(covering(self.space, right)))
+    def _coverage(self) -> Coverage:
+        """What the rows that were taken hold."""
+        space, taken, missing = self.space, set[Pair](), 0
+        for row, outcome in self._came.items():
+            if not (outcome.is_refused or outcome.report.is_warning):
+                taken |= pairs_of(row)
+        for pair in space.pairs():
+            missing += pair not in taken and space.simplest(pair) is not None
+        properties, held = len(self._factors.each), len(taken)
+        return Coverage(strength=PAIRS, properties=properties, held=held, missing=missing)
 
-    def _apart(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
-        """Finds pairs that are refused or wrong in their simplest case, and covers what is left without them."""
-        found = False
-        for _ in range(_TIMES):
-            rows = self._suspects()
-            yield from self._make(row for row in rows.values() if row not in self._came)
-            self._out |= {pair for pair, row in rows.items() if not self._came.get(row)}
-            found |= bool(rows)
-        if found:
-            yield from self._array()
-
-    def _suspects(self) -> dict[frozenset[Place], Row]:
-        """Pairs that stand in no right row, each with its simplest row: those in most unexplained rows first."""
-        space, right, counts = self.space, set[frozenset[Place]](), Counter[frozenset[Place]]()
-        for row, is_right in self._came.items():
-            if is_right:
-                right |= standing(row)
-            elif not any(known <= set(enumerate(row)) for known in self._out):
-                counts.update(sorted(standing(row), key=sorted))
-        rows = dict[frozenset[Place], Row]()
-        for pair in [pair for pair, _ in counts.most_common() if pair not in right][:_AT_ONCE]:
-            if (least := simplest(space, pair)) is not None:
-                rows[pair] = least
-        return rows
-
-    def _make(self, rows: Iterable[Row], beside: Sequence[PlannedCheck] = ()) -> Round:
-        checks = {}
+    def _make(self, rows: Iterable[Row], beside: Iterable[Level] = ()) -> Round:
+        checks, factors = dict[Row, PlannedCheck](), self._factors
         for row in dict.fromkeys(rows):
-            # With poison an element that is never written shows.
-            options = {"poison": True, **self._factors.options(row)}
-            checks[row] = self._check(
-                self._factors.title(row), options, self._factors.beyond(row)
-            )
-        came = yield from _round([*checks.values(), *beside])
+            if row not in self._came:
+                # With poison an element that is never written shows.
+                options = {"poison": True, **factors.options(row)}
+                checks[row] = self._check(factors.title(row), options, factors.beyond(row))
+        special = [self._check(level.name, factors.options_of(level)) for level in beside]
+        came = yield from _round([*checks.values(), *special])
         for row, check in checks.items():
-            self._came[row] = _is_right(came[check.title])
-        return came
-
-    def _title(self, row: Row) -> str:
-        return f"battery: {self._factors.title(row)}"
+            self._came[row] = came[check.title]
 
     def _check(self, name: str, options: Mapping[str, Any], beyond: str = "") -> PlannedCheck:
         # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
@@ -232,17 +260,12 @@ class Battery:
         return PlannedCheck(f"battery: {name}", request, number=number, beyond=beyond)
 
 
-def _round(checks: Sequence[PlannedCheck]) -> Round:
+def _round(
+    checks: Sequence[PlannedCheck],
+) -> Generator[Sequence[PlannedCheck], CheckOutcome, Came]:
     """Has some checks made, and gives what came of them."""
     came, asked = dict[str, CheckOutcome](), checks
     for _ in checks:
         outcome = yield asked
         came[outcome.title], asked = outcome, ()
     return came
-
-
-def _is_right(outcome: CheckOutcome) -> bool | None:
-    # What is an error only where nobody said that it is taken is not taken either.
-    if outcome.is_refused or outcome.report.is_warning:
-        return None
-    return outcome.verdict == MATCH

@@ -2,16 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import contextlib
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import chain, product
 from typing import Any
 
+from ...inputs.history import CheckRequest
 from ...model.assignment import PLAIN
 from ...model.case import Case
+from ...model.failures import Failure
 from ...model.memory_finding import HUGE
-from .covering import Place, Row, Space
-from .takes import TargetSignature
+from ...processes import run_each, run_here
+
+DESCRIBER = f"{__name__}:Describer"
+
+
+@dataclass(frozen=True)
+class TargetSignature:
+    """What of a target's signature cases depend on."""
+
+    family: str
+    names: frozenset[str]
+    """The canonical names of its parameters."""
+    required: frozenset[str]
+    """Of those without a default."""
+    file: str = ""
+    """With `function`, its Python source; "" where there is none."""
+    function: str = ""
+    device: str = "cpu"
+
+
+class Describer:
+    """`Describer(device)(asked)` is what the target of a check takes. Torch is imported first, outside any timeout."""
+
+    def __init__(self, device: str) -> None:
+        from ...runtime.backend import prepare_backend
+
+        self._device = prepare_backend(device)
+
+    def __call__(self, request: CheckRequest) -> TargetSignature:
+        from ...frontends.triton import stand_in_for
+        from ...targets.find import find_target
+
+        stand_in_for(request.options.get("arch"))
+        with contextlib.redirect_stdout(sys.stderr):
+            target = find_target(request.target, request.family)
+        parts = (frozenset(target.takes), target.required, target.source.file, target.source.name)
+        return TargetSignature(target.family, *parts, self._device)
+
+
+def described(
+    requests: Sequence[CheckRequest], timeout: float | None, *, isolate: bool = True
+) -> Iterator[TargetSignature | None]:
+    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
+    for request in requests:
+        asked, found = (DESCRIBER, str(request.options.get("device", "auto")), [request]), None
+        with contextlib.suppress(Failure):
+            (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
+            found = ended.result
+        yield found
 
 
 @dataclass(frozen=True)
@@ -19,7 +70,7 @@ class Level:
     """One value of a property."""
 
     name: str
-    """As titles have it."""
+    """As titles have it; no two levels have one name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Words of the command line, as `CheckRequest` holds them; `layout` stands beside that of other levels."""
     needs: tuple[str, ...] = ()
@@ -27,23 +78,13 @@ class Level:
     family: str = ""
     """The family that alone has it; "" where both do."""
     beyond: str = ""
-    """What it asks for that no signature need tell."""
-    told_by: frozenset[str] = frozenset()
-    """The parameters that tell it nevertheless."""
+    """What it asks for that no parameter tells, but for those of `_OF_LENGTHS` that lengths may differ."""
+    sized: str = ""
+    """The option that stands for it among the sizes of the case."""
 
 
-@dataclass(frozen=True)
-class Factor:
-    """One property of a case."""
-
-    name: str
-    levels: tuple[Level, ...]
-    """The simplest first."""
-
-
-DTYPE, MASK, LENGTH, SIDES, RANGE, DO, QKV, HEADS, DIM, OPTION = (
-    "dtype", "mask", "length", "M and N", "logits", "dO", "q k v", "key heads", "head dim", "option"
-)  # fmt: skip
+Row = tuple[str, ...]
+"""The names of a level of each property."""
 _SOFTMAX, _LAZY = "softmax", "lazy"
 _FEWER, _UNEVEN = "fewer key heads than heads", "a head dim that is no power of two"
 _OWN_DIM = "a head dim of v that is not that of q and k"
@@ -51,65 +92,62 @@ _DIFFER = "lengths of queries and keys that differ"
 _OF_LENGTHS = frozenset({"align", "cu_seqlens_k", "max_seqlen_k"})
 
 
-def _laid(name: str, *tensors: str) -> Level:
-    layout = [f"{tensor}={name}" for tensor in tensors]
-    return Level(" ".join(layout) if len(tensors) == 1 else f"qkv={name}", {"layout": layout})
+def _laid(title: str, name: str) -> Level:
+    tensors = "qkv" if title == "qkv" else [title]
+    return Level(f"{title}={name}", {"layout": [f"{tensor}={name}" for tensor in tensors]})
 
 
-def _of_dim(head_dim: int) -> Level:
-    beyond = _UNEVEN if head_dim & (head_dim - 1) else ""
-    return Level(f"D={head_dim}", {"head_dim": head_dim}, beyond=beyond)
+def _of_dim(head_dim: int, head_dim_v: int | None = None) -> Level:
+    name, options = f"D={head_dim}", {"head_dim": head_dim}
+    if head_dim_v is None:
+        return Level(name, options, beyond=_UNEVEN if head_dim & (head_dim - 1) else "")
+    options["head_dim_v"] = head_dim_v
+    return Level(f"{name} Dv={head_dim_v}", options, family=_SOFTMAX, beyond=_OWN_DIM)
 
 
-def _of_dims(head_dim: int, head_dim_v: int) -> Level:
-    both = {"head_dim": head_dim, "head_dim_v": head_dim_v}
-    return Level(f"D={head_dim} Dv={head_dim_v}", both, family=_SOFTMAX, beyond=_OWN_DIM)
-
-
-# The length is that of the side that is named first; of the last, where one row sees keys, that of N.
+# The length is that of the side that is named first; of one row, that of N.
 _EQUAL, *_UNEQUAL = "M=N", "M<N", "M>N", "N<M", "N>M", "M=1"
 _PADDED, _PACKED, _TOP_LEFT = "padded", "packed", "top-left"
-_EACH, _GROUPED, _MULTI_QUERY = "ungrouped", "grouped", "multi-query"
-# A multiple of 32, of 64 and of 128 alone, one less and one more than one of all three, and less than a tile has: here,
-# and on a GPU. In the interpreter time goes by tiles.
+_GROUPED, _MULTI_QUERY = "grouped", "multi-query"
+# Here, where time goes by tiles, and on a GPU.
 _LENGTHS: Mapping[str, tuple[int, int]] = {
-    "32k": (96, 96), "short": (13, 13), "64k": (64, 192),
-    "128k": (128, 384), "128k-1": (127, 383), "128k+1": (129, 385),
+    "32k": (96, 96), "short": (13, 13), "64k": (64, 192), "128k": (128, 384), "128k-1": (127, 383),
+    "128k+1": (129, 385),
 }  # fmt: skip
 # How far M and N are apart: no multiple of a tile, and more than one.
 _APART = 35
-FACTORS = (
-    Factor(DTYPE, tuple(Level(name, {"dtype": name}) for name in ("float32", "float16", "bfloat16"))),
-    Factor(MASK, (
-        Level("no-mask"),
-        Level("causal", {"causal": True}, ("causal",), _SOFTMAX),
-        Level("window", {"window": "45,21"}, ("window",), _SOFTMAX),
-        Level("window,causal", {"window": "45,-1", "causal": True}, ("window", "causal"), _SOFTMAX),
-        Level("mask", {"mask": "random"}, ("mask",), _SOFTMAX),
-        Level("dead-rows", {"mask": "dead-rows"}, ("mask",), _SOFTMAX),
-        Level(_PADDED, {}, ("seqlens",)),
-        Level("mask=padding", {"mask": "padding"}, ("mask",), _SOFTMAX),
-        Level(_PACKED, {}, ("cu_seqlens",), _SOFTMAX),
-    )),
-    Factor(LENGTH, tuple(map(Level, _LENGTHS))),
-    Factor(SIDES, (
-        Level(_EQUAL),
-        *(Level(name, {}, (), _SOFTMAX, _DIFFER, _OF_LENGTHS) for name in _UNEQUAL),
-    )),
-    Factor(RANGE, tuple(
-        Level(name, {"pattern": name}) for name in ("normal", "small", "large", "negative", "positive")
-    )),
-    Factor(DO, tuple(_laid(name, "do") for name in ("contiguous", "blhd", "expanded", "distinct", "distinct-unit"))),
-    Factor(QKV, (
-        *(_laid(name, "q", "k", "v") for name in ("contiguous", "blhd", "packed")),
-        _laid("distinct", "all"), _laid("distinct-unit", "all"),
-    )),
-    Factor(HEADS, (
-        Level(_EACH),
-        *(Level(name, family=_SOFTMAX, beyond=_FEWER) for name in (_GROUPED, _MULTI_QUERY)),
-    )),
-    Factor(DIM, (_of_dim(16), _of_dim(64), _of_dim(128), _of_dim(72), _of_dims(16, 32), _of_dims(32, 16))),
-    Factor(OPTION, (
+_MASKS = (
+    Level("no-mask"),
+    Level("causal", {"causal": True}, ("causal",), _SOFTMAX),
+    Level("window", {"window": "45,21"}, ("window",), _SOFTMAX),
+    Level("window,causal", {"window": "45,-1", "causal": True}, ("window", "causal"), _SOFTMAX),
+    Level("mask", {"mask": "random"}, ("mask",), _SOFTMAX),
+    Level("dead-rows", {"mask": "dead-rows"}, ("mask",), _SOFTMAX),
+    Level(_PADDED, {}, ("seqlens",), sized="seqlen"),
+    Level("mask=padding", {"mask": "padding"}, ("mask",), _SOFTMAX),
+    Level(_PACKED, {}, ("cu_seqlens",), _SOFTMAX, sized="seqlen"),
+)  # fmt: skip
+# By property; the simplest level first.
+FACTORS: tuple[tuple[Level, ...], ...] = (
+    tuple(Level(name, {"dtype": name}) for name in ("float32", "float16", "bfloat16")),
+    _MASKS,
+    tuple(Level(name, sized="seqlen") for name in _LENGTHS),
+    (
+        Level(_EQUAL, sized="seqlen"),
+        *(Level(name, {}, (), _SOFTMAX, _DIFFER, "seqlen") for name in _UNEQUAL),
+    ),
+    tuple(Level(name, {"pattern": name}) for name in ("normal", "small", "large", "negative", "positive")),
+    tuple(_laid("do", name) for name in ("contiguous", "blhd", "expanded", "distinct", "distinct-unit")),
+    (
+        *(_laid("qkv", name) for name in ("contiguous", "blhd", "packed")),
+        _laid("all", "distinct"), _laid("all", "distinct-unit"),
+    ),
+    (
+        Level("ungrouped", sized="heads"),
+        *(Level(name, {}, (), _SOFTMAX, _FEWER, "heads") for name in (_GROUPED, _MULTI_QUERY)),
+    ),
+    (_of_dim(16), _of_dim(64), _of_dim(128), _of_dim(72), _of_dim(16, 32), _of_dim(32, 16)),
+    (
         Level("no-option"),
         Level("no-bias", {"bias": False}, ("bias",), _LAZY),
         Level("bias-window=45", {"bias_window": 45}, ("bias",), _LAZY),
@@ -121,9 +159,9 @@ FACTORS = (
         Level("scale=0.4", {"scale": 0.4}, ("scale",)),
         Level(_TOP_LEFT, {"align": "top-left"}, ("align",), _SOFTMAX),
         Level("tiles=16x32", {"block_m": 16, "block_n": 32}, ("block_m", "block_n")),
-    )),
+    ),
 )  # fmt: skip
-# Cases that show what no pair of properties does.
+# Cases that show what no pair of levels does.
 SPECIAL = (
     Level("6 heads, a tau each", {"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, family=_LAZY),
     Level(
@@ -133,12 +171,6 @@ SPECIAL = (
     Level("four calls, memory full of NaN or 7.0", {"repeat": 4, "poison": True}),
     Level("strides beyond 2^31", {"layout": [f"all={HUGE}"]}),
 )
-# What a quick battery has besides: a case, and pairs that are soonest mixed up.
-WIDE = Level("logits to 100", {"pattern": "wide"})
-FIRST_PAIRS = (
-    {SIDES: "M<N", MASK: "causal"}, {SIDES: "M>N", MASK: "causal"}, {HEADS: _GROUPED, OPTION: "bias"},
-    {RANGE: "negative", MASK: "causal"}, {LENGTH: "128k+1", MASK: "causal"}, {LENGTH: "128k+1", MASK: "window"},
-)  # fmt: skip
 # What a target that cannot do without a parameter is given in every case.
 _ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
@@ -148,164 +180,150 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {
 SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # A length up to which a second batch takes little time in the interpreter, and below which a window is a small one.
-_SHORT = 64
-_NARROW = {"45": "5", "21": "3"}
+_SHORT, _NARROW = 64, {"45": "5", "21": "3"}
 # The options that decide one another: where one is given, no other is drawn.
-LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+_OF_SEQUENCES = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 _TOGETHER = (
-    (*LENGTHS, "inputs"), ("batch", "inputs"), ("heads", "kv_heads", "tau", "inputs"), ("layout", "runs"),
+    (*_OF_SEQUENCES, "inputs"), ("batch", "inputs"), ("heads", "kv_heads", "tau", "inputs"), ("layout", "runs"),
     ("head_dim", "head_dim_v", "inputs"),
 )  # fmt: skip
-# Options that properties and levels decide by their sizes.
-_SIZED = {LENGTH: "seqlen", SIDES: "seqlen", HEADS: "heads", _PADDED: "seqlen", _PACKED: "seqlen"}
-# What every case has of its own.
-_OWN = {
-    "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "runs", "cu_seqlens_k", "inputs",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a case is."""
-
-    length: int | None = None
-    """In the place of that of its level."""
-    key_heads: int | None = None
-    """In the place of two, or of three on a GPU."""
+# What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
+HOW = (
+    "shapes", "implied", "as_cuda", "window_as", "lse_as", "mask_as", "bias_axes", "bias_rank", "mask_axes",
+    "mask_rank",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of the cases of one target, and how a row of their levels becomes a case."""
+    """The properties of the cases of one target, and how a row of their levels becomes a case."""
 
-    each: tuple[Factor, ...]
-    """Those of which it takes two levels or more."""
+    each: tuple[tuple[Level, ...], ...]
+    """Of each property of which it takes two levels or more, the simplest first."""
+    special: tuple[Level, ...]
+    """What it takes of SPECIAL."""
     takes: TargetSignature
     on_gpu: bool
     always: Mapping[str, Any]
     """Options that every case has."""
     lacking: tuple[tuple[str, str], ...]
     """The levels that it does not take by its signature, each with the reason."""
-    found: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
-    """Options that were found by trying for some levels, by the numbers of factor and level."""
+    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options that were found by trying, by level."""
 
     @property
     def plain(self) -> dict[str, Any]:
         """The words of the case without any option that the target can do without."""
-        lengths: dict[str, Any] = {"seqlens": "72,36"} if "seqlens" in self.takes.required else {}
-        if PACKING & self.takes.required:
-            lengths = _packed(72, 72)
-        return {**self.always, **lengths, "layout": ["all=contiguous"]}
+        required, words = self.takes.required, {**self.always, "layout": ["all=contiguous"]}
+        if PACKING & required:
+            return words | _packed(72, 72)
+        return words | ({"seqlens": "72,36"} if "seqlens" in required else {})
 
     @property
-    def space(self) -> Space:
-        """The levels as numbers, with what excludes one another."""
-        places = {}
-        for at, factor in enumerate(self.each):
-            for number, level in enumerate(factor.levels):
-                places[factor.name, level.name] = (at, number)
-        excluded = set()
-        for pair in _excluded(two_lengths="cu_seqlens" not in self.takes.names):
-            if places.keys() >= pair:
-                excluded.add(frozenset(places[level] for level in pair))
-        return Space(tuple(len(factor.levels) for factor in self.each), frozenset(excluded))
+    def simplest(self) -> Row:
+        return tuple(levels[0].name for levels in self.each)
 
-    def place_of(self, factor: str, level: str) -> Place | None:
-        """Where a level stands; None where the target does not take it."""
-        for at, each in enumerate(self.each):
-            names = [known.name for known in each.levels]
-            if each.name == factor and level in names:
-                return at, names.index(level)
-        return None
+    @property
+    def excluded(self) -> set[frozenset[str]]:
+        """The pairs of levels that no case has."""
+        one_length = {_PADDED} if "cu_seqlens" not in self.takes.names else {_PADDED, _PACKED}
+        pairs = [*product(one_length, _UNEQUAL), (_TOP_LEFT, _EQUAL)]
+        for mask in _MASKS:  # where nothing is counted from a corner
+            if mask.options.keys().isdisjoint({"causal", "window"}):
+                pairs.append((_TOP_LEFT, mask.name))
+        return set(map(frozenset, pairs))
 
     def around(self, case: Case) -> Factors:
         """The same for a target that was found to take a case: that has the simplest levels, and what was found."""
         found, each = found_by_trying(case), []
-        simplest = {DTYPE: case.dtype, DIM: f"D={case.head_dim}"}
-        simplest[MASK] = "causal" if case.causal else ""
-        simplest[LENGTH] = "128k" if case.seqlen_q % 128 == 0 else ""
-        for factor in self.each:
-            if factor.name == HEADS and "h" not in str(found.get("shapes", PLAIN)):
-                continue
-            levels = {level.name: level for level in factor.levels}
-            if factor.name == DIM and case.head_dim != Case.head_dim:
-                levels.setdefault(simplest[DIM], _of_dim(case.head_dim))
-            first = levels.pop(simplest.get(factor.name, ""), None)
-            each.append(replace(factor, levels=(*([first] if first else []), *levels.values())))
+        own = "" if case.head_dim == Case.head_dim else f"D={case.head_dim}"
+        first = {case.dtype, own, "causal" if case.causal else ""}
+        first.add("128k" if case.seqlen_q % 128 == 0 else "")
+        for levels in self.each:
+            names = ["", *(level.name for level in levels)]
+            more = [_of_dim(case.head_dim)] if "D=16" in names and own not in names else []
+            if _GROUPED not in names or "h" in str(found.get("shapes", PLAIN)):
+                known = sorted([*more, *levels], key=lambda level: level.name not in first)
+                each.append(tuple(known))
         return replace(self, each=tuple(each), always={**self.always, **found})
 
-    def title(self, row: Row, sizes: Sizes = Sizes()) -> str:  # noqa: B008 - it is frozen
+    def title(self, row: Row, length: int | None = None) -> str:
         """In what a case is not the simplest."""
-        levels, words = self._levels(row), {}
-        for factor, number in zip(self.each, row, strict=True):
-            if number:
-                words[factor.name] = factor.levels[number].name
-        rows, keys = self._rows_and_keys(levels, sizes)
+        rows, keys = self._rows_and_keys(row, length)
         told = f"L={rows}" if rows == keys else f"M={rows} N={keys}"
-        words |= {name: told for name in (LENGTH, SIDES) if name in words}
-        if sizes.length is not None:
-            words = {"": told, **words}
-        return " ".join(dict.fromkeys(words.values())) or "simplest"
+        words = [] if length is None else [told]
+        for name, simplest in zip(row, self.simplest, strict=True):
+            if name != simplest:
+                words.append(told if name in _LENGTHS or name in _UNEQUAL else name)
+        return " ".join(dict.fromkeys(words)) or "simplest"
 
     def beyond(self, row: Row) -> str:
         """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
-        asked = []
-        for level in self._levels(row).values():
-            if level.beyond and not level.told_by & self.takes.names:
-                asked.append(level.beyond)
-        return " and ".join(asked)
+        known = {_DIFFER, ""} if self.takes.names & _OF_LENGTHS else {""}
+        return " and ".join(
+            level.beyond for level in self._levels(row) if level.beyond not in known
+        )
 
-    def options(self, row: Row, sizes: Sizes = Sizes()) -> dict[str, Any]:  # noqa: B008 - it is frozen
-        """The words of the command line for a case."""
-        levels = self._levels(row)
+    def options(
+        self, row: Row, length: int | None = None, key_heads: int | None = None
+    ) -> dict[str, Any]:
+        """The words of the command line for a case.
+
+        Args:
+            length: in the place of that of its level.
+            key_heads: in the place of two, or of three on a GPU.
+        """
         options: dict[str, Any] = {"head_dim": 16, **self.always}
-        for level in levels.values():
+        layout, found = list[str](), dict[str, Any]()
+        for level in self._levels(row):
+            layout += level.options.get("layout", ())
             options |= level.options
-        options |= self._sizes(levels, sizes)
-        for place in enumerate(row):
-            options |= self.found.get(place, {})
-        options["layout"] = _layout(levels)
+            found |= self.found.get(level.name, {})
+        options |= self._sizes(row, length, key_heads) | found
+        options["layout"] = _fewest(layout)
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
-        if "window" in options and min(self._rows_and_keys(levels, sizes)) < _SHORT:
+        if "window" in options and min(self._rows_and_keys(row, length)) < _SHORT:
             words = options["window"].split(",")
             options["window"] = ",".join(_NARROW.get(word, word) for word in words)
         return options
 
-    def special(self, level: Level) -> dict[str, Any]:
-        """The words for one of SPECIAL: the simplest case but for its own."""
-        options = self.options((0,) * len(self.each))
-        for name in (
-            ("batch", *LENGTHS) if {"seqlens", "cu_seqlens"} & level.options.keys() else ()
-        ):
-            options.pop(name, None)
+    def options_of(self, level: Level) -> dict[str, Any]:
+        """The words for one of `special`: the simplest case but for its own."""
+        options = self.options(self.simplest)
+        if {"seqlens", "cu_seqlens"} & level.options.keys():
+            for name in ("batch", *_OF_SEQUENCES):
+                options.pop(name, None)
         return {**options, **level.options}
 
-    def _levels(self, row: Row) -> dict[str, Level]:
-        pairs = zip(self.each, row, strict=True)
-        return {factor.name: factor.levels[number] for factor, number in pairs}
+    def _levels(self, row: Row) -> list[Level]:
+        known = {level.name: level for level in chain(*self.each)}
+        return [known[name] for name in row]
 
-    def _rows_and_keys(self, levels: Mapping[str, Level], sizes: Sizes) -> tuple[int, int]:
-        length = sizes.length or Case.seqlen_q
-        if sizes.length is None and LENGTH in levels:
-            length = _LENGTHS[levels[LENGTH].name][self.on_gpu]
+    def _rows_and_keys(self, row: Row, length: int | None) -> tuple[int, int]:
+        if length is None:
+            of_level = [_LENGTHS[name][self.on_gpu] for name in row if name in _LENGTHS]
+            (length,) = of_level or [Case.seqlen_q]
         longer, shorter = length + _APART, max(length - _APART, length // 3, 1)
         sides = {
-            _EQUAL: (length, length), "M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length),
-            "N>M": (shorter, length), "M=1": (1, length),
+            "M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length), "N>M": (shorter, length),
+            "M=1": (1, length),
         }  # fmt: skip
-        return sides[levels[SIDES].name if SIDES in levels else _EQUAL]
+        return next((sides[name] for name in row if name in sides), (length, length))
 
-    def _sizes(self, levels: Mapping[str, Level], asked: Sizes) -> dict[str, Any]:
+    def _sizes(self, row: Row, length: int | None, key_heads: int | None) -> dict[str, Any]:
         """Batches, heads and lengths; of several sequences the second is half as long."""
-        mask = levels[MASK].name if MASK in levels else ""
-        shapes, sizes = str(self.always.get("shapes", PLAIN)), dict[str, Any](heads=1)
-        rows, keys = self._rows_and_keys(levels, asked)
-        if "h" in shapes:
-            sizes = self._heads(levels[HEADS].name if HEADS in levels else _EACH, asked)
-        if mask == _PACKED or PACKING & self.takes.required:
+        rows, keys = self._rows_and_keys(row, length)
+        shapes, required = str(self.always.get("shapes", PLAIN)), self.takes.required
+        heads = key_heads or (3 if self.on_gpu else 2)
+        sizes: dict[str, Any] = {"heads": heads if "h" in shapes else 1}
+        if _GROUPED in row:
+            sizes = {"heads": 2 * heads, "kv_heads": heads}
+        elif _MULTI_QUERY in row:
+            sizes["kv_heads"] = 1
+        if _PACKED in row or PACKING & required:
             return sizes | _packed(rows, keys)
-        is_padded = mask == _PADDED or "seqlens" in self.takes.required
+        is_padded = _PADDED in row or "seqlens" in required
         has_two = "b" in shapes and (self.on_gpu or is_padded or max(rows, keys) <= _SHORT)
         sizes["batch"] = 2 if has_two else 1
         sizes |= {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
@@ -313,56 +331,24 @@ class Factors:
             sizes["seqlens"] = f"{rows},{rows // 2}" if has_two else str(rows)
         return sizes
 
-    def _heads(self, group: str, asked: Sizes) -> dict[str, Any]:
-        count = asked.key_heads or (3 if self.on_gpu else 2)
-        if group == _GROUPED:
-            return {"heads": 2 * count, "kv_heads": count}
-        return {"heads": count, "kv_heads": 1} if group == _MULTI_QUERY else {"heads": count}
-
 
 def _packed(rows: int, keys: int) -> dict[str, Any]:
-    ends = [
-        ",".join(map(str, accumulate((length, length // 2), initial=0)))
-        for length in (rows, keys)
-    ]
-    packed = {"cu_seqlens": ends[0]}
-    return packed if rows == keys else packed | {"cu_seqlens_k": ends[1]}
+    packed = {"cu_seqlens": f"0,{rows},{rows + rows // 2}"}
+    return packed if rows == keys else packed | {"cu_seqlens_k": f"0,{keys},{keys + keys // 2}"}
 
 
-def _layout(levels: Mapping[str, Level]) -> list[str]:
-    """How the tensors lie; dO is named only where it would lie otherwise."""
-    qkv, do = (
-        list(levels[name].options["layout"]) if name in levels else [] for name in (QKV, DO)
-    )
-    if qkv and qkv[0].startswith("all="):
-        return qkv + do
-    return ["all=contiguous", *(word for word in qkv + do if not word.endswith("=contiguous"))]
-
-
-def _excluded(*, two_lengths: bool) -> Iterator[set[tuple[str, str]]]:
-    """Levels that no case has together, by the names of their factors."""
-    for mask in (_PADDED, *(() if two_lengths else (_PACKED,))):
-        for side in _UNEQUAL:
-            yield {(MASK, mask), (SIDES, side)}
-    # Nothing is counted from a corner, or both corners are one.
-    yield {(OPTION, _TOP_LEFT), (SIDES, _EQUAL)}
-    for factor in FACTORS:
-        for level in factor.levels if factor.name == MASK else ():
-            if "causal" not in level.options and "window" not in level.options:
-                yield {(OPTION, _TOP_LEFT), (MASK, level.name)}
-
-
-# What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
-_HOW = (
-    "shapes", "implied", "as_cuda", "window_as", "lse_as", "mask_as", "bias_axes", "bias_rank", "mask_axes",
-    "mask_rank",
-)  # fmt: skip
+def _fewest(layout: list[str]) -> list[str]:
+    """Of the words of a layout those that say something, dO's last."""
+    words = sorted(layout, key=lambda word: word.startswith("do="))
+    if words and words[0].startswith("all="):
+        return words
+    return ["all=contiguous", *(word for word in words if not word.endswith("=contiguous"))]
 
 
 def found_by_trying(case: Case) -> dict[str, Any]:
     """The options that were found for a case whose words had none of them."""
     plain, found = Case(case.family), {}
-    for name in _HOW:
+    for name in HOW:
         value = getattr(case, name)
         if value != getattr(plain, name):
             found[name] = ",".join(value) if isinstance(value, tuple) else value
@@ -372,30 +358,31 @@ def found_by_trying(case: Case) -> dict[str, Any]:
 def factors_of(
     takes: TargetSignature, given: Collection[str] = (), *, on_gpu: bool = False
 ) -> Factors:
-    """The factors of the cases for a target.
+    """The properties of the cases for a target.
 
     Args:
         given: the names of options that are the same in all of them.
-        on_gpu: whether they run on a GPU, where lengths are those of larger tiles.
     """
-    always, each, lacks = dict[str, Any](), list[Factor](), list[tuple[str, str]]()
+    always, lacks, decided = dict[str, Any](), list[tuple[str, str]](), decided_by(given)
     for parameter in sorted(takes.required):
         always |= _ALWAYS.get(parameter, {})
-    decided = decided_by(given)
-    for factor in FACTORS:
-        levels = []
-        for level in factor.levels:
-            implied = {_SIZED.get(factor.name, ""), _SIZED.get(level.name, "")}
-            if decided & (level.options.keys() | implied) or _is_always(level, takes, always):
+
+    def taken(levels: Iterable[Level]) -> tuple[Level, ...]:
+        found = []
+        for level in levels:
+            is_decided = decided & {*level.options, level.sized} or _is_always(
+                level, takes, always
+            )
+            if is_decided or level.family not in ("", takes.family):
                 continue
-            why_not = why_not_taken(level, takes)
-            if why_not:
+            if why_not := _why_not_taken(level, takes):
                 lacks.append((level.name, why_not))
-            elif level.family in ("", takes.family):
-                levels.append(level)
-        if len(levels) > 1:
-            each.append(Factor(factor.name, tuple(levels)))
-    return Factors(tuple(each), takes, on_gpu, always, tuple(lacks))
+            else:
+                found.append(level)
+        return tuple(found)
+
+    each = tuple(levels for levels in map(taken, FACTORS) if len(levels) > 1)
+    return Factors(each, taken(SPECIAL), takes, on_gpu, always, tuple(lacks))
 
 
 def decided_by(given: Collection[str]) -> set[str]:
@@ -407,10 +394,8 @@ def decided_by(given: Collection[str]) -> set[str]:
     return decided
 
 
-def why_not_taken(level: Level, takes: TargetSignature) -> str:
-    """Why a target of the level's family does not take it, by its signature; "" where it may."""
-    if level.family not in ("", takes.family):
-        return ""
+def _why_not_taken(level: Level, takes: TargetSignature) -> str:
+    """Why a target does not take it, by its signature; "" where it may."""
     packed = sorted(takes.required & {"seqlens", "cu_seqlens"})
     if packed and level.name in _UNEQUAL:
         return f"takes one {packed[0]} for rows and keys"
@@ -427,10 +412,3 @@ def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) 
     if level.name in told:
         return told[level.name]
     return bool(level.options) and level.options.items() <= always.items()
-
-
-def is_set_by_it(option: str) -> bool:
-    """Whether some case of a battery sets an option; a dtype that is given is that of all."""
-    levels = [level for factor in FACTORS for level in factor.levels]
-    in_some = any(option in level.options for level in (*levels, *SPECIAL))
-    return option != "dtype" and (option in _OWN or in_some)

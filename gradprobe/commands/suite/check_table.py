@@ -37,6 +37,8 @@ Made = TypeVar("Made", CheckOutcome, Report)
 LISTED, FEW = 40, 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", FAILED: CAUTION, WARNING: CAUTION}
 _VERDICT, _SECONDS = 8, 7
+# More rows than there are.
+_ANY = 1 << 30
 # Titles of one list that are all shown, and of a longer one.
 _LIST, _NAMED = 5, 3
 
@@ -48,23 +50,24 @@ class CheckTable:
         self._look, self._title = look, max(map(len, titles), default=4)
         if look.rows is not None:
             self._title = max(4, min(self._title, look.columns // 2 - 10))
-        self._listed = len(titles) <= (LISTED if look.details else FEW)
+        self._lists_all = len(titles) <= (LISTED if look.details else FEW)
         self._room = math.inf if look.details else FEW
-        self._is_headed = self._listed or look.details
+        self._is_headed = self._lists_all or look.details
 
     def head(self) -> list[Text]:
         """What stands above the lines, unless it comes with the first of them."""
         return [self._head()] if self._is_headed else []
 
     def _head(self) -> Text:
+        self._is_headed = True
         words = f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}"
         return self._cut(Text(f"{words}  first mismatch, or why not", "dim"), self._look.columns)
 
     def line_of(self, report: Report) -> list[Text]:
         """One check; nothing where it matches and matches are only counted, nor where the screen has no room for it."""
-        if self._room == 0 or not (self._listed or report.verdict != MATCH):
+        if self._room == 0 or not (self._lists_all or report.verdict != MATCH):
             return []
-        head = [self._head()] if self._room == FEW and not self._is_headed else []
+        head = [] if self._is_headed else [self._head()]
         self._room -= 1
         title = self._cut(Text(report.title), self._title).plain
         word = WARNING if report.is_warning else report.verdict
@@ -112,10 +115,38 @@ def simplest(checks: Sequence[Made]) -> Made | None:
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
     """What stands below the table of several checks: the simplest failing one, and what they come to."""
+    failing, columns, groups = simplest(several.counted), look.columns, several.groups
+    refused, shown = several.not_taken or (), [failing] if failing else []
+    notes, more = list[Text](), list[Text]()
     if look.details:
-        lines = list(_closing_in_full(several, look, tracebacks))
+        for group in groups[1:]:  # the first of each kind of error: its line in the table is cut
+            those = [report for report in several.counted if report.title in group.titles]
+            shown += [] if group.is_mismatch else those[:1]
+        reasons = [(case.title, case.why) for case in refused]
+        notes += _with_reasons("not taken", reasons, "dim", look)
     else:
-        lines = _on_one_screen(several, look)
+        if len(groups) > 1:
+            notes.append(Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim"))
+        if refused:
+            notes.append(Text(f"  {plural(len(refused), 'case')} not taken: --details says why"))
+        if failing:
+            rest = f"{look.rest} has all of {failing.title}; " if look.rest else ""
+            more.append(Text(f"  more: {rest}the same with --details has all", "dim"))
+        groups = groups[:1]
+    found = [line for report in shown for line in _shown(report, look, tracebacks)]
+    sections = [Section([*found, *([Text()] if found and look.details else [])])]
+    sections += [Section(list(_group(group, columns)), 2) for group in groups]
+    sections += [Section(notes), Section(_warnings(several, look), 2)]
+    sections.append(Section(list(_covered(several.coverage, columns)), 1))
+    table = len(several.reports)
+    if table > FEW:
+        table = min(FEW, sum(report.verdict != MATCH for report in several.reports))
+    most = (MOST if failing else MOST_OF_A_MATCH) - table - 2 - len(more)
+    lines = fitted(sections, _ANY if look.details else most, columns)
+    return [*lines, *more, Text(_counts(several, seconds), "bold")]
+
+
+def _counts(several: Reports, seconds: float) -> str:
     found, made = Counter(report.verdict for report in several.counted), len(several.counted)
     counts = [f"{found[word]} {word}" for word in (MATCH, MISMATCH) if found[word]]
     counts += [plural(found[FAILED], FAILED)] if found[FAILED] else []
@@ -124,90 +155,36 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
     counts += [plural(warned, "warning")] if warned else []
     planned = made if several.planned is None else several.planned
     counts += [f"{planned - made} not made"] if made < planned else []
-    summary = f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(counts)}"
-    return [*lines, Text(summary, "bold")]
+    return f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(counts)}"
 
 
-def _on_one_screen(several: Reports, look: Terminal) -> list[Text]:
-    """The place, the cause and the edit of the simplest failing one, then its group."""
-    failing, columns, groups = simplest(several.counted), look.columns, several.groups
-    notes, more = list[Text](), list[Text]()
-    if len(groups) > 1:
-        notes.append(Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim"))
-    if refused := len(several.not_taken or ()):
-        notes.append(Text(f"  {plural(refused, 'case')} not taken: --details says why"))
-    if failing:
-        rest = f"{look.rest} has all of {failing.title}; " if look.rest else ""
-        more.append(Text(f"  more: {rest}the same with --details has all", "dim"))
-    sections = [
-        Section(_in_short(failing, columns) if failing else []),
-        Section(list(_group(groups[0], columns)) if groups else [], 2),
-        Section(notes),
-        Section(_warnings(several, look), 2),
-        Section(list(_covered(several.coverage, columns)), 1),
-    ]
-    table = FEW
-    if len(several.reports) > FEW:
-        table = min(FEW, sum(report.verdict != MATCH for report in several.reports))
-    most = (MOST if failing else MOST_OF_A_MATCH) - table - 2 - len(more)
-    return [*fitted(sections, most, columns), *more]
-
-
-def _in_short(report: Report, columns: int) -> list[Text]:
-    """One that fails; of an error its words."""
-    title = Text(f"{report.title}:", "bold")
-    if report.verdict != FAILED or report.error is None:
-        return [title, *core(report, columns)]
-    error = headed_in("ERROR", CAUTION, report.error.message, columns, 4)
-    return [title, *error, *short(report.error.way_out, columns)]
-
-
-def _closing_in_full(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
-    refused = [(case.title, case.why) for case in several.not_taken or ()]
-    yield from _with_reasons("not taken", refused, "dim", look)
-    yield from _warnings(several, look)
-    if failing := simplest(several.counted):
-        shown = [failing]
-        for (
-            group
-        ) in several.groups:  # the first of each kind of error: its line in the table is cut
-            if not group.is_mismatch and failing.title not in group.titles:
-                those = [one for one in several.counted if one.title in group.titles]
-                shown += those[:1]
-        for report in shown:
-            yield from (Text(), *_in_full(report, look, tracebacks))
-        yield Text()
-        for group in several.groups:
-            yield from _group(group, look.columns)
-        if several.groups:
-            yield Text()
-    yield from _covered(several.coverage, look.columns)
-
-
-def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
-    """Everything that one check has to say."""
-    yield Text(f"{report.title}:")
-    error = report.error
+def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
+    """Everything that one check that fails has to say; on one screen its core."""
+    error, columns = report.error, look.columns
+    head = [Text(f"{report.title}:", "bold")]
+    if not look.details:
+        if report.verdict != FAILED or error is None:
+            return [*head, *core(report, columns)]
+        words = headed_in("ERROR", CAUTION, error.message, columns, 4)
+        return [*head, *words, *short(error.way_out, columns)]
     if report.verdict != FAILED or error is None:
-        yield from rendered(report, look)
-        return
-    yield Text(f"ERROR  {error.message}")
+        return [Text(), *head, *rendered(report, look)]
     more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
-    for line in filter(None, (*error.details, error.way_out, *more)):
-        yield Text(f"  {line}")
-    yield from lines_in(layouts_of(report, marks_of(look)), look.columns)
-    yield Text(f"  again: {report.reproduce}")
+    lines = [Text(f"  {line}") for line in (*error.details, error.way_out, *more) if line]
+    lines += lines_in(layouts_of(report, marks_of(look)), columns)
+    again = Text(f"  again: {report.reproduce}")
+    return [Text(), *head, Text(f"ERROR  {error.message}"), *lines, again]
 
 
 def _warnings(several: Reports, look: Terminal) -> list[Text]:
     """What is told and does not count, a line for each reason; with what was raised, each once."""
     warned = [report for report in several.reports if report.is_warning]
     words = [(report.title, report.warnings[0].words) for report in warned]
-    lines, seen = _with_reasons(COUNTED, words, _STYLES[WARNING], look), set()
+    lines, told = _with_reasons(COUNTED, words, _STYLES[WARNING], look), set()
     for report in warned:
         details = report.error.details if report.error else ()
-        if details and details not in seen:
-            seen.add(details)
+        if details and details not in told:
+            told.add(details)
             lines += [Text(f"  {report.title}:"), *(Text(f"    {line}") for line in details)]
     return lines
 
@@ -215,15 +192,14 @@ def _warnings(several: Reports, look: Terminal) -> list[Text]:
 def _with_reasons(
     head: str, reasons: Sequence[tuple[str, str]], style: str, look: Terminal
 ) -> list[Text]:
-    titles: dict[str, list[str]] = {}
-    first: dict[str, str] = {}
+    found: dict[str, tuple[str, list[str]]] = {}
     for title, why in reasons:
         # What is the same but for its numbers and its layout is told once, in the words of the first.
         alike = re.sub(r"\d+", "0", re.sub(r"\([\w=,-]+: ", "(", why))
-        titles.setdefault(first.setdefault(alike, why), []).append(title)
+        found.setdefault(alike, (why, []))[1].append(title)
     lines = [Text(head, style)] if reasons else []
-    for why, those in titles.items():
-        words = f"{_listed(those, '; ')}: {why}"
+    for why, titles in found.values():
+        words = f"{_listed(titles, '; ')}: {why}"
         in_pipe = look.rows is None
         lines += [Text(f"  {words}", style)] if in_pipe else folded(words, look.columns, style)
     return lines
@@ -233,15 +209,13 @@ def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
     """Which combinations the cases of a battery hold."""
     if coverage is None:
         return
-    if not coverage.properties:
-        words = "the case without any option is not right, so nothing was combined"
-        yield from folded(words, columns)
-        return
     name = "pair" if coverage.strength == 2 else "triple"
     words = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
     if coverage.missing:
         words = f"{plural(coverage.held, name)} of {coverage.properties} properties are checked by a case"
         words += f"; {plural(coverage.missing, name)} do not, and may be refused"
+    if not coverage.properties:
+        words = "the case without any option is not right, so nothing was combined"
     yield from folded(words, columns)
 
 

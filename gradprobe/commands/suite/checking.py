@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ...model.allowance import LAST_RESORT, Allowance, Client
+from ...inputs.history import CheckRequest, digest_of
+from ...model.allowance import Allowance, Client
 from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
-from ...model.memory_finding import MemoryFinding
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
-from ...processes.ended import DEVICE, TIMEOUT
-from ...processes.resource_limits import VISIBLE, setting_environment
+from ...processes.ended import DEVICE, TIMEOUT, is_edited
+from ...targets.naming import edited_modules
 from .outcome import (
     INTERRUPTED,
     CheckMessages,
@@ -30,21 +32,19 @@ from .outcome import (
     of_crash,
     of_error,
     of_interrupt,
-    of_raised,
     run_ended,
 )
 from .plan import PlannedCheck
-from .source_hashes import sources_of
 
 if TYPE_CHECKING:
-    from ...model.layout_run import Difference
+    from ...model.memory_finding import MemoryFinding
     from ...model.report import Report
     from ...numerics.evidence import ProbeResult
-    from ...numerics.repeats import SideBySide
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
 FACTORY = f"{__name__}:Checker"
+Echo = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -87,32 +87,17 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        from ...numerics.repeats import SideBySide
-        from ...pipeline.reported import report_of
-
-        start, heard, other = time.perf_counter(), CheckMessages(), planned.against
-        beside: SideBySide | None = None
+        start, heard = time.perf_counter(), CheckMessages()
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
-        def pass_on(so_far: ProbeResult) -> None:
-            say(report_of(so_far))
-            if beside is not None:
-                beside.take(so_far.case, so_far.runs)
-
         def allowance() -> Allowance:
             return self._setting.allowance_at(time.perf_counter() - start)
 
         try:
-            if other is not None:
-                beside = SideBySide(planned.kept, other.kept, other.report.case)
-            elif planned.kept:
-                beside = SideBySide(planned.kept)
-            client = Client(_Ticks(say), pass_on, allowance)
-            probed = probed_as(planned, client, beyond=self._setting.beyond)
-            outcome = _outcome_of(planned, probed, beside.differences if beside else ())
+            outcome = self._check(planned, say, allowance)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
@@ -120,41 +105,49 @@ class Checker:
             outcome = of_error(planned, error, heard, time.perf_counter() - start, stack)
         note("check", time.process_time())
         sources = sources_of(outcome.report, planned.request, self._before)
-        return replace(outcome, report=structs.replace(outcome.report, sources=sources))
+        return outcome.with_report(sources=sources)
 
+    def _check(
+        self,
+        planned: PlannedCheck,
+        say: Callable[[Stage | Report], None],
+        allowance: Callable[[], Allowance],
+    ) -> CheckOutcome:
+        from ...model.report import SecondCheck
+        from ...numerics.locate import close_up_of, kept_close_ups
+        from ...numerics.repeats import SideBySide
+        from ...pipeline.reported import report_of
 
-def _outcome_of(
-    planned: PlannedCheck, probed: ProbeResult, differences: Sequence[Difference]
-) -> CheckOutcome:
-    from ...model.report import SecondCheck
-    from ...numerics.locate import close_up_of, kept_close_ups
-    from ...pipeline.reported import report_of
+        other, beside = planned.against, None
+        if other is not None or planned.kept:
+            theirs = (other.kept, other.report.case) if other else ()
+            beside = SideBySide(planned.kept, *theirs)
 
-    more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}
-    if planned.close_up is not None:
-        more["close_up"] = close_up_of(probed, *planned.close_up)
-    if (other := planned.against) is not None:
-        more["against"] = SecondCheck(
-            name=other.name, report=other.report, differences=tuple(differences)
+        def pass_on(so_far: ProbeResult) -> None:
+            say(report_of(so_far))
+            if beside is not None:
+                beside.take(so_far.case, so_far.runs)
+
+        # What is set beside another, or kept whole, is of the case that was asked for.
+        is_plain = not (planned.close_up or planned.kept or other)
+        target, reference = planned.functions
+        probed = run_check(
+            planned.request,
+            planned.repro_command,
+            target=target,
+            reference=reference,
+            client=Client(_Ticks(say), pass_on, allowance),
+            beyond=self._setting.beyond and is_plain,
         )
-    report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
-    request = replace(planned.request, options={**planned.request.options, **probed.added})
-    return CheckOutcome(request, report)
-
-
-def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) -> ProbeResult:
-    """What a check came to."""
-    # What is set beside another, or kept whole, is of the case that was asked for.
-    is_plain = not (planned.close_up or planned.kept or planned.against)
-    target, reference = planned.functions
-    return run_check(
-        planned.request,
-        planned.repro_command,
-        target=target,
-        reference=reference,
-        client=client,
-        beyond=beyond and is_plain,
-    )
+        more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}
+        if planned.close_up is not None:
+            more["close_up"] = close_up_of(probed, *planned.close_up)
+        if other is not None and beside is not None:
+            found = tuple(beside.differences)
+            more["against"] = SecondCheck(name=other.name, report=other.report, differences=found)
+        report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
+        request = replace(planned.request, options={**planned.request.options, **probed.added})
+        return CheckOutcome(request, report)
 
 
 class _Ticks:
@@ -170,11 +163,55 @@ class _Ticks:
             self._say(Stage(stage, fraction, layout))
 
 
+# What is compiled, and may be included by what is.
+_COMPILED = {".cu", ".cuh", ".h", ".hpp", ".c", ".cc", ".cpp", ".hip"}
+# Of this process: what a file held when it was first seen is what was imported of it.
+_first_seen: dict[str, str] = {}
+
+
+def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -> dict[str, str]:
+    """By file the hash of its bytes: the target, its kernels, the reference and the inputs, and all that they import.
+
+    Modules that are installed, Python's and this tool's are left out: their versions stand in the report's environment.
+    What a program reads otherwise is not known, but every source that is compiled and stands beside a module counts.
+
+    Args:
+        before: the names of modules that were here before any target: of these what the target leads to counts.
+    """
+    # The target's own file is read anew for each check: what ran of it is what was hashed then.
+    ran = {report.target.file: report.target.sha256}
+    ran |= {kernel.file: kernel.sha256 for kernel in report.target.kernels}
+    ran.pop("", None)
+    files, leading = _named_files(request), list[str]()
+    roots = files | ran.keys()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name not in before and os.path.isabs(file) and is_edited(file):
+            files.add(file)
+        if file in roots:
+            leading.append(name)
+    files |= edited_modules(leading).keys()
+    for folder in {os.path.dirname(file) for file in files | ran.keys()}:
+        with contextlib.suppress(OSError):
+            entries = list(os.scandir(folder))
+            files |= {entry.path for entry in entries if Path(entry.name).suffix in _COMPILED}
+    seen = {file: _first_seen.setdefault(file, digest_of(file)) for file in files - {""}}
+    return dict(sorted((seen | ran).items()))
+
+
+def _named_files(request: CheckRequest) -> set[str]:
+    """The files that the words of a check name."""
+    words = [request.target, request.reference or ""]
+    words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]
+    places = [word if os.path.isfile(word) else word.rpartition(":")[0] for word in words]
+    return {os.path.abspath(place) for place in places if os.path.isfile(place)}
+
+
 def check_each(
     planned: Sequence[PlannedCheck],
     setting: Setting,
     *,
-    echo: Callable[[str], object] | None = None,
+    echo: Echo | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
 ) -> Generator[CheckOutcome, None, None]:
@@ -185,8 +222,7 @@ def check_each(
 
     Args:
         planned: where all share a process, a list that may grow behind its end whenever a check was yielded.
-        echo: told what targets print, as it comes, from another thread.
-        tick: told how far a check is.
+        echo: told what targets print, from another thread.
         told: given the report of the layouts that are measured so far, after each.
 
     Raises:
@@ -208,13 +244,13 @@ def check_each(
         try:
             for ended in _ends(plans, setting, take, echo):
                 done.add(ended.index)
-                outcome = _ended(ended, heard[ended.index], setting)
-                outcome = _with_rest(ended.item, outcome, setting, echo)
-                yield with_interpreter(ended.item, outcome, setting).numbered(first + ended.index)
+                outcome = _outcome_of(ended, heard[ended.index], setting, echo)
+                yield outcome.with_report(number=first + ended.index)
         except KeyboardInterrupt:
             for index in sorted(heard.keys() - done):
                 if heard[index].so_far is not None:
-                    yield of_interrupt(plans[index], heard[index]).numbered(first + index)
+                    outcome = of_interrupt(plans[index], heard[index])
+                    yield outcome.with_report(number=first + index)
             raise
         first += len(plans)
 
@@ -237,97 +273,63 @@ class Checks:
         self._ends.close()
 
 
-def _ends(
-    plans: Sequence[PlannedCheck],
-    setting: Setting,
-    take: Callable[[int, Any], None],
-    echo: Callable[[str], object] | None,
-) -> Iterator[TaskResult]:
-    """The ends of checks that share a process; `take` is given what is said of each before."""
-    if not setting.isolate:
-        return run_here(setting.checker, setting, plans, told=take)
-    return run_each(
-        setting.checker,
-        setting,
-        plans,
-        told=take,
-        timeout=setting.timeout,
-        workers=setting.workers,
-        echo=echo,
-    )
-
-
 def shares(planned: PlannedCheck) -> tuple[object, ...]:
     """What checks that share a process have in common."""
     request = planned.request
     return request.target, request.reference, request.options.get("device")
 
 
-def _ended(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
+def _ends(
+    plans: Sequence[PlannedCheck],
+    setting: Setting,
+    take: Callable[[int, Any], None],
+    echo: Echo | None,
+) -> Iterator[TaskResult]:
+    """The ends of checks that share a process; `take` is given what is said of each before."""
+    asked, timeout, workers = (setting.checker, setting, plans), setting.timeout, setting.workers
+    if not setting.isolate:
+        return run_here(*asked, told=take)
+    return run_each(*asked, told=take, timeout=timeout, workers=workers, echo=echo)
+
+
+def _outcome_of(
+    ended: TaskResult, heard: CheckMessages, setting: Setting, echo: Echo | None
+) -> CheckOutcome:
+    """What a check came to; where a layout ended it, with those that it had not come to, in processes after it."""
+    planned: PlannedCheck = ended.item
+    outcome, before = _end_of(ended, heard, setting), planned
+    rest = _rest_of(planned, outcome) if setting.isolate else None
+    while rest is not None and rest != before:
+        after = CheckMessages()
+
+        def take(index: int, value: Any, after: CheckMessages = after) -> None:
+            after.take(value)
+
+        (ended,) = _ends([rest], setting, take, echo)
+        outcome = _joined(outcome, _end_of(ended, after, setting), after)
+        before, rest = rest, _rest_of(planned, outcome)
+    if outcome.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
+        return outcome
+    from .other_check import with_interpreter
+
+    return with_interpreter(planned, outcome, setting)
+
+
+def _end_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
-        layout = heard.stage.layout if heard.stage else ""
-        memory = _memory_of_small(planned, layout, setting) if ended.crash.kind == DEVICE else ()
+        memory: tuple[MemoryFinding, ...] = ()
+        if ended.crash.kind == DEVICE:
+            from .other_check import memory_of_small
+
+            layout = heard.stage.layout if heard.stage else ""
+            memory = memory_of_small(planned, layout, setting)
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
         stack = ended.raised.traceback if setting.tracebacks else ""
-        return of_raised(planned, ended.raised, heard, stack)
+        return of_error(planned, ended.raised.failure, heard, 0.0, stack)
     assert isinstance(ended.result, CheckOutcome)
     return ended.result
-
-
-def _memory_of_small(
-    planned: PlannedCheck, layout: str, setting: Setting
-) -> tuple[MemoryFinding, ...]:
-    """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right."""
-    from .interpreted import small_case
-
-    small = small_case(planned)
-    options = dict(small.request.options)
-    if layout:
-        options.pop("layout", None)
-        options["runs"] = [layout]
-    again = replace(small, request=replace(small.request, options=options))
-    (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
-    runs = ended.result.report.runs if isinstance(ended.result, CheckOutcome) else ()
-    return tuple(finding for run in runs for finding in run.memory)
-
-
-def _with_rest(
-    planned: PlannedCheck,
-    outcome: CheckOutcome,
-    setting: Setting,
-    echo: Callable[[str], object] | None,
-    before: PlannedCheck | None = None,
-) -> CheckOutcome:
-    """The check; where a layout ended it, with those that it had not come to, in processes after it."""
-    rest, heard = _rest_of(planned, outcome), CheckMessages()
-    if not setting.isolate or rest is None or rest == before:
-        return outcome
-    (ended,) = _ends([rest], setting, lambda _, value: heard.take(value), echo)
-    joined = _joined(outcome, _ended(ended, heard, setting), heard)
-    return _with_rest(planned, joined, setting, echo, rest)
-
-
-def with_interpreter(
-    planned: PlannedCheck, outcome: CheckOutcome, setting: Setting
-) -> CheckOutcome:
-    """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
-    report = outcome.report
-    if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
-        return outcome
-    from .interpreted import is_compiled, small_case, with_causes_of
-
-    if not is_compiled(planned, report):
-        return outcome
-    # A process that a library takes to a GPU could not fork any more.
-    with setting_environment({VISIBLE: ""}):
-        (ended,) = run_each(
-            FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT
-        )
-    if isinstance(ended.result, CheckOutcome):
-        return replace(outcome, report=with_causes_of(report, planned, ended.result.report))
-    return outcome
 
 
 def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | None:
@@ -354,8 +356,7 @@ def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> 
     # What is wrong is shown with its reasons.
     own = then if first.verdict != MISMATCH == then.verdict else first
     total = round(first.seconds["total"] + then.seconds["total"], 4)
-    report = structs.replace(
-        own,
+    return replace(outcome, report=own).with_report(
         error=first.error,
         reproduce=first.reproduce,
         runs=runs,
@@ -363,4 +364,3 @@ def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> 
         verdict=MISMATCH if MISMATCH in (first.verdict, then.verdict) else FAILED,
         compared=add_counts(run.compared for run in runs),
     )
-    return replace(outcome, report=report)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 
 from msgspec import structs
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import parse
 from ...model.allowance import LAST_RESORT
+from ...model.assignment import parse_run
 from ...model.case import Case
 from ...model.documents import FailureGroup
 from ...model.failures import UsageFailure
@@ -19,10 +21,31 @@ from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH
 from ...model.report import Report
 from ...model.resolution import resolve
 from ...processes import run_each
-from .traits import Instance, set_apart
 
 # By name: the search is a plan of this folder's runner.
 SHRINKER = "gradprobe.commands.shrink.shrinking:Shrinker"
+
+Trait = tuple[str, str]
+"""(axis, words that follow "all 14 failures have"). The last word of an axis is its subject."""
+Instance = tuple[int, tuple[Trait, ...]]
+"""A case in one of its layouts: the number of its check, and what is said of it."""
+# The sizes of usual tiles.
+_TILES = (16, 32, 64, 128)
+# What one sentence joins at most: faults that need three things at once are known, and none that needs four.
+_JOINED = 3
+# Sentences of one kind at most.
+_TOLD = 3
+# How probable it may be that cases which fail at random have it in common: one sentence in twenty.
+_CHANCE = 0.05
+# What is on or off, and what has one of several values.
+_SWITCHED = {
+    "causal": "a causal mask", "window": "a window", "mask": "a mask", "seqlens": "padding", "cu_seqlens_q": "packing",
+    "softcap": "a softcap", "bias": "a bias", "alibi": "alibi slopes", "sinks": "sinks", "dropout": "dropout",
+    "poison": "poison",
+}  # fmt: skip
+_VALUED = (
+    "dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch",
+)  # fmt: skip
 
 
 def folded_by_cause(
@@ -38,9 +61,9 @@ def folded_by_cause(
             like it before.
     """
     counted = [report for report in reports if not report.is_warning]
-    numbered = sorted(counted, key=lambda report: report.number)
+    counted.sort(key=lambda report: report.number)
     found: dict[tuple[str, ...], list[Report]] = {}
-    for report in numbered:
+    for report in counted:
         if report.verdict in (MISMATCH, FAILED):
             found.setdefault(_key(report), []).append(report)
     if closer is not None and closer.causes:
@@ -49,9 +72,9 @@ def folded_by_cause(
             looked = [closer if report.number == closer.number else report for report in those]
             named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
         found = named
-    cases = _CheckedCases(numbered)
     groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
-    return tuple(_group(those, cases) for those in groups)
+    common = _common_traits(groups, counted)
+    return tuple(map(_group, groups, common))
 
 
 def _key(report: Report) -> tuple[str, ...]:
@@ -83,16 +106,15 @@ def _cause(report: Report) -> str:
 
 def _first_wrong(report: Report) -> str:
     """What is first wrong, in the words that follow a count of failures."""
-    run = report.failing
+    run, memory = report.failing, report.memory
     if run is not None and run.first_mismatch:
         return f"{run.first_mismatch.title} first"
     if run is not None and run.broken:
         return f"breaks {run.broken[0].name}"
-    memory = report.memory
     return f"{memory[0].kind} {memory[0].tensor}".strip() if memory else "an error after it"
 
 
-def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
+def _group(reports: Sequence[Report], common: tuple[str, ...]) -> FailureGroup:
     first = reports[0]
     return FailureGroup(
         verdict=first.verdict,
@@ -100,60 +122,8 @@ def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
         summary=first.causes[0].summary if first.causes else "",
         titles=tuple(report.title for report in reports),
         numbers=tuple(report.number for report in reports),
-        common=cases.apart(reports),
+        common=common,
     )
-
-
-class _CheckedCases:
-    """The cases of all checks, and of those that match each layout."""
-
-    def __init__(self, reports: Sequence[Report]) -> None:
-        self._family = next((report.case.family for report in reports if report.case), "softmax")
-        cases = [case for report in reports if (case := self._of(report))]
-        self._square = all(case.seqlen_q == case.seqlen_k for case in cases)
-        self._matching: dict[str, list[Instance]] = {}
-        """By target."""
-        for report in reports:
-            wrong = _wrong_layouts(report)
-            right = [run.layout for run in report.runs if run.verdict == MATCH]
-            those = self._matching.setdefault(report.target.name, [])
-            those += self._instances(report, [layout for layout in right if layout not in wrong])
-
-    def _of(self, report: Report) -> Case | None:
-        """The case of a check, also of one that nobody got as far as making; None where there is none."""
-        if report.case is not None:
-            return report.case
-        family = report.target.family or self._family
-        try:
-            return resolve({**parse(report.options), "device": "cpu"}, family, takes_bias=False)
-        except UsageFailure:
-            return None
-
-    def _instances(self, report: Report, layouts: Sequence[str]) -> list[Instance]:
-        """A report's case in some layouts; nothing where the case is not known."""
-        case, number = self._of(report), report.number
-        if case is None:
-            return []
-        named = dict.fromkeys(layouts)
-        return [Instance.of(number, case, layout, square=self._square) for layout in named]
-
-    def apart(self, failing: Sequence[Report]) -> tuple[str, ...]:
-        """What sets these failures apart; nothing where the case of one is not known."""
-        instances = list[Instance]()
-        for report in failing:
-            # Of a check that came to no layout, which it was is not known.
-            layouts = _wrong_layouts(report) or [""] * (report.verdict == FAILED)
-            found = self._instances(report, layouts)
-            if not found:
-                return ()
-            instances += found
-        return set_apart(instances, self._matching[failing[0].target.name])
-
-
-def _wrong_layouts(report: Report) -> list[str]:
-    """Those in which it fails, each named as the first run in it."""
-    wrong = [run for run in report.runs if run.verdict in (MISMATCH, FAILED, CRASHED)]
-    return [run.layout.partition(", ")[0] for run in wrong]
 
 
 def with_smallest(
@@ -164,15 +134,188 @@ def with_smallest(
     Args:
         requests: of each check, by its number.
     """
-    found, wanted, groups = list(groups), list[int](), tuple(groups)
+    found, wanted = list(groups), list[int]()
     for at, group in enumerate(groups):
         if group.is_mismatch and group.numbers[0] in requests:
             wanted.append(at)
     share = math.ceil(tries / max(1, len(wanted)))
-    asked = [requests[groups[at].numbers[0]] for at in wanted]
-    if not (share and asked):
-        return groups
+    asked = [requests[groups[at].numbers[0]] for at in wanted] if share else []
     for ended in run_each(SHRINKER, share, asked, timeout=LAST_RESORT, workers=workers):
         at = wanted[ended.index]
         found[at] = structs.replace(found[at], shrunk=ended.result)
     return tuple(found)
+
+
+def _common_traits(
+    groups: Sequence[Sequence[Report]], reports: Sequence[Report]
+) -> list[tuple[str, ...]]:
+    """What sets each group apart from what matches of its target; nothing where the case of one is not known."""
+    family = next((report.case.family for report in reports if report.case), "softmax")
+    cases = {report.number: _case_of(report, family) for report in reports}
+    square = all(case is None or case.seqlen_q == case.seqlen_k for case in cases.values())
+    matching: dict[str, list[Instance]] = {}
+    failing: dict[int, list[Instance]] = {}
+    for report in reports:
+        case, number, wrong = cases[report.number], report.number, list[str]()
+        right = matching.setdefault(report.target.name, [])
+        if case is None:
+            continue
+        for run in report.runs:
+            if run.verdict in (MISMATCH, FAILED, CRASHED):
+                wrong.append(run.layout.partition(", ")[0])
+        # Of a check that came to no layout, which it was is not known.
+        wrong = wrong or [""] * (report.verdict == FAILED)
+        matched = [run.layout for run in report.runs if run.verdict == MATCH]
+        for layout in dict.fromkeys((*wrong, *matched)):
+            those = failing.setdefault(number, []) if layout in wrong else right
+            those.append((number, traits_of(case, layout, square=square)))
+    common = []
+    for group in groups:
+        instances = [failing.get(report.number, []) for report in group]
+        flat = [*chain(*instances)] if all(instances) else []
+        common.append(set_apart(flat, matching[group[0].target.name]))
+    return common
+
+
+def _case_of(report: Report, family: str) -> Case | None:
+    """The case of a check, also of one that nobody got as far as making; None where there is none."""
+    if report.case is not None:
+        return report.case
+    words = {**parse(report.options), "device": "cpu"}
+    try:
+        return resolve(words, report.target.family or family, takes_bias=False)
+    except UsageFailure:
+        return None
+
+
+def traits_of(case: Case, layout: str, *, square: bool) -> tuple[Trait, ...]:
+    """What is said of a case in a layout; of one axis the sharpest first.
+
+    Args:
+        square: whether every case that it is set beside has as many keys as rows.
+    """
+    told = [*_of_sizes(case, square), *_of_options(case), *_of_layout(layout)]
+    return tuple(dict.fromkeys(told))
+
+
+def _compared(axis: str, name: str, size: int, other: str, than: int) -> Iterator[Trait]:
+    """How one size stands to another."""
+    if size != than:
+        yield axis, f"{name} {'<' if size < than else '>'} {other}"
+    yield axis, f"{name} {'=' if size == than else '!='} {other}"
+
+
+def _of_sizes(case: Case, square: bool) -> Iterator[Trait]:
+    rows, keys, dim = case.seqlen_q, case.seqlen_k, case.head_dim
+    yield from _compared("shape", "Lq", rows, "Lk", keys)
+    for name, length in (("L", rows),) if square else (("Lq", rows), ("Lk", keys)):
+        axis = f"{name} length"
+        yield axis, f"{name} = {length}"
+        for tile in _TILES:
+            yield axis, f"{name} {'no' if length % tile else 'a'} multiple of {tile}"
+        for tile in _TILES:
+            yield axis, f"{name} {'<' if length < tile else '>='} {tile}"
+    grouped = case.heads != case.kv_heads
+    if grouped and case.kv_heads == 1:
+        yield "groups", "one key head for all heads"
+    yield "groups", "fewer key heads than heads" if grouped else "as many key heads as heads"
+    yield "heads", f"H = {case.heads}"
+    yield "heads", "one head" if case.heads == 1 else "several heads"
+    yield "head dim", f"D = {dim}"
+    yield "head dim", f"D {'no' if dim & (dim - 1) else 'a'} power of two"
+    for tile in _TILES:
+        yield "head dim", f"D {'<' if dim < tile else '>='} {tile}"
+    yield from _compared("value dim", "Dv", case.head_dim_v, "D", dim)
+
+
+def _of_options(case: Case) -> Iterator[Trait]:
+    for name in _VALUED:
+        value = getattr(case, name)
+        if value is not None and (name != "bias_axes" or case.bias):
+            axis, sign = name.replace("_", "-"), "" if isinstance(value, str) else "= "
+            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            yield axis, f"{axis} {sign}{words}"
+    for name, title in _SWITCHED.items():
+        bare = title.removeprefix("a ")
+        axis = bare.removesuffix(" mask") if name == "causal" else bare
+        yield axis, title if getattr(case, name) else f"no {bare}"
+    if case.dtype != "float32":
+        yield "dtype", "a dtype of 16 bits"
+    if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):
+        yield "scale", "a scale of its own"
+
+
+def _of_layout(layout: str) -> Iterator[Trait]:
+    try:
+        placed = dict(parse_run(layout)) or {"all": "contiguous"}
+    except UsageFailure:  # no layout of the case's own
+        return
+    if "all" in placed:
+        yield "layout", f"layout {layout}"
+    for tensor, title in (("do", "dO"), ("q", "q"), ("k", "k"), ("v", "v")):
+        name = placed.get(tensor, placed.get("all", "contiguous"))
+        yield f"{title} layout", f"{title} {name}"
+        if name.startswith("distinct"):
+            yield f"{title} layout", f"{title} in strides of its own"
+        yield f"{title} layout", f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
+
+
+def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:
+    """What all that fail have, and none, or surprisingly few, of what matches: sentences, none where nothing is.
+
+    A single trait that no match has is a fact, and is told. What is joined of several, or is not of failures alone, is
+    told where cases that fail at random would have it so in fewer than one of twenty such tables.
+    """
+    if not failing or not matching:
+        return ()
+    count, matches = _count(failing), _count(matching)
+    head = f"all {count} failures have" if count > 1 else "the failure has"
+    sole, telling = dict[str, str](), dict[tuple[int, ...], str]()
+    for (axis, words), having in _sharpest(failing, matching).items():
+        if not having:
+            sole.setdefault(axis.split()[-1], words)
+        # Of those that the same matches have, the first says it all.
+        telling.setdefault(having, words)
+    if sole:
+        return tuple(f"{head} {words}, no match has" for words in [*sole.values()][:_TOLD])
+    # One table of all with so many failures among them.
+    tables = math.comb(_count([*failing, *matching]), count)
+    for size in range(2, _JOINED + 1):
+        choices = combinations(telling, size)
+        found = [some for some in choices if not set(some[0]).intersection(*some[1:])]
+        if len(found) == 1 and math.comb(len(telling), size) <= _CHANCE * tables:
+            *others, last = (telling[having] for having in found[0])
+            both = "both" if size == 2 else "all"
+            return (f"{head} {', '.join(others)} and {last}, no match has {both}",)
+        if found:  # chance, or another choice, would do as well
+            break
+    rare = []
+    for having, words in telling.items():
+        few = _count([matching[at] for at in having])
+        # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
+        chance = len(telling) * math.comb(count + few, count) / math.comb(count + matches, count)
+        if chance < _CHANCE:
+            rare.append((chance, f"{head} {words}, and {few} of {matches} matches"))
+    return tuple(sentence for _, sentence in sorted(rare)[:_TOLD])
+
+
+def _sharpest(
+    failing: Sequence[Instance], matching: Sequence[Instance]
+) -> dict[Trait, tuple[int, ...]]:
+    """Of each axis the trait of all failures that the fewest matches have, with these; none that all have."""
+    common, found = dict[Trait, tuple[int, ...]](), dict[str, Trait]()
+    first, *others = (traits for _, traits in failing)
+    for trait in first:
+        # A number of a single failure is nothing that it has in common.
+        is_own = _count(failing) == 1 and re.search(r" = .*\d$", trait[1])
+        if not is_own and all(trait in traits for traits in others):
+            having = [at for at, (_, traits) in enumerate(matching) if trait in traits]
+            common[trait] = tuple(having)
+    for trait in sorted(common, key=lambda trait: len(common[trait])):
+        if len(common[trait]) < len(matching):
+            found.setdefault(trait[0], trait)
+    return {trait: having for trait, having in common.items() if trait in found.values()}
+
+
+def _count(instances: Iterable[Instance]) -> int:
+    return len({number for number, _ in instances})

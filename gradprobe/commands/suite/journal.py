@@ -53,9 +53,8 @@ class Journal:
         self, asked: SweepRequest, file: str, stream: IO[bytes], reports: Sequence[Report] = ()
     ) -> None:
         self.asked, self.file, self._stream = asked, file, stream
-        self.reports = reports
-        """What it held when it was opened."""
         self._kept = {report.number: report for report in reports}
+        """What it held when it was opened."""
 
     @classmethod
     def begun(cls, asked: SweepRequest, file: str | None) -> Journal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import socket
@@ -11,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import __version__
-from ...model.documents import dump, load
 from ...model.failures import Failure, UsageFailure
 from ...processes import Crash
 from ...processes import resource_limits as limits
@@ -22,11 +22,9 @@ from .plan import PlannedCheck
 
 EMBEDDED = "local"
 """The address of a cluster that is started for one sweep, on this machine alone."""
-# What of the current folder does not travel, besides what .gitignore names.
-_STAYING = [".git/", ".venv/", "venv/", "__pycache__/", ".gradprobe/"]
 # Seconds for a machine to answer.
 _PATIENCE = 10.0
-_HERE = "--ray alone starts a cluster here"
+_HERE = "--ray local starts a cluster here"
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def check_each_on_ray(
 
     if not planned:
         return
-    with _connected(ray, setting, on) as folder:
+    with _connected(ray, setting, on):
         is_on_cpu = planned[0].request.options.get("device") == "cpu"
         gpus = 0 if is_on_cpu else min(1, int(ray.cluster_resources().get("GPU", 0)))
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=on.retries)(made_in_task)
@@ -81,91 +79,71 @@ def check_each_on_ray(
         while waiting or seen < len(planned):
             # Ray holds what has no place yet, so all that is planned is handed to it at once.
             for number in range(seen, len(planned)):
-                waiting[task.remote(__version__, planned[number], how, folder)] = number
+                waiting[task.remote(__version__, planned[number], how, os.getcwd())] = number
             seen = len(planned)
             (over,), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(over)
-            yield _result(ray, over, planned[number], on).numbered(number)
+            yield _result(ray, over, planned[number], on).with_report(number=number)
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, setting: Setting, on: RayCluster) -> Iterator[str]:
-    """While open, tasks run there. The folder that each runs in; "" of one that Ray makes of what travels."""
-    is_here = on.address == EMBEDDED
-    where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
-    if not is_here:
-        travels = {"working_dir": os.getcwd(), "excludes": _STAYING}
-        where = {"address": on.address, "runtime_env": travels}
+def _connected(ray: Any, setting: Setting, on: RayCluster) -> Iterator[None]:
+    """While open, tasks run there."""
+    where: dict[str, Any] = {"address": on.address}
+    if on.address == EMBEDDED:
+        where = {"num_cpus": setting.workers, "include_dashboard": False}
     try:
         ray.init(**where, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
         words = " ".join(str(error).split())
         raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
     try:
-        yield os.getcwd() if is_here else ""
+        yield
     finally:
         ray.shutdown()
 
 
 def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> CheckOutcome:
-    """What a task came to, with the paths of this machine; raises Failure where it could not begin."""
+    """What a task came to; raises Failure where it could not begin."""
     checked: CheckOutcome
     try:
-        folder, checked = ray.get(over)
+        checked = ray.get(over)
     except ray.exceptions.RayTaskError as error:
         words = f"Ray: {' '.join(str(error.cause or error).split())}"
-        raise Failure(words, "every machine needs this gradprobe") from error
-    except ray.exceptions.RuntimeEnvSetupError as error:
-        raise Failure(f"Ray: what the target needs could not travel: {error}") from error
+        raise Failure(words, "every machine needs this gradprobe, and this folder") from error
     except ray.exceptions.RayError as error:
         times = f", {on.retries + 1} times" if on.retries else ""
         words = f"the worker of Ray that made it was lost ({type(error).__name__}{times})"
         return of_crash(planned, Crash(CRASH, words, "", 0.0), CheckMessages())
-    if folder == os.getcwd():
-        return checked
-    return replace(checked, report=load(dump(checked.report).replace(folder, os.getcwd())))
+    return checked
 
 
-class _WarmChecks:
-    """The checks of one worker, which go on in the process that is warm. Ray may give it another GPU for each task."""
-
-    def __init__(self) -> None:
-        self._kind: object = None
-        self._checks = Checks(Setting())
-
-    def make(self, planned: PlannedCheck, setting: Setting) -> CheckOutcome:
-        kind = setting, shares(planned), os.environ.get(limits.VISIBLE)
-        if kind != self._kind:
-            self._checks.close()
-            self._kind, self._checks = kind, Checks(setting)
-        return self._checks.make(planned)
-
-
-# Of this worker.
-_checks = _WarmChecks()
+@functools.lru_cache(maxsize=1)
+def _checks(setting: Setting, shared: object, visible: str | None) -> Checks:
+    """Of this worker: its process goes on for what may share it, and ends with the first that may not."""
+    return Checks(setting)
 
 
 def made_in_task(
     version: str, planned: PlannedCheck, setting: Setting, folder: str
-) -> tuple[str, CheckOutcome]:
-    """The folder that this worker runs in, and a check.
+) -> CheckOutcome:
+    """A check that is made in a folder.
 
     Args:
         version: of the gradprobe that asks.
-        folder: the folder to run in; "" for Ray's.
 
     Raises:
         Failure: another gradprobe is here.
+        OSError: the folder is not here.
     """
     if version != __version__:
         node = os.uname().nodename
         raise Failure(f"gradprobe {__version__} is installed on {node}, and {version} asks")
-    if folder:
-        os.chdir(folder)
-    if (
-        limits.SHARE not in os.environ
-    ):  # a check has one core, and that share of what is free here
+    os.chdir(folder)
+    if limits.SHARE not in os.environ:
+        # A check has one core, and that share of what is free here.
         cores = os.cpu_count() or 1
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)
-    return os.getcwd(), _checks.make(planned, setting)
+    # Ray may give a worker another GPU for each task.
+    return _checks(setting, shares(planned), os.environ.get(limits.VISIBLE)).make(planned)

@@ -14,7 +14,7 @@ from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFai
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...model.memory_finding import WARNING, MemoryFinding, WarningNote
 from ...model.report import CheckedTarget, Report, SecondCheck, error_of
-from ...processes import Crash, WorkerException
+from ...processes import Crash
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.terminal import interrupted
 from .plan import PlannedCheck
@@ -54,15 +54,14 @@ class CheckOutcome:
         """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
         return self.verdict == FAILED and self.error_kind in ("Refusal", "NoRoom")
 
-    def numbered(self, number: int) -> CheckOutcome:
-        """The same at a place in the plan."""
-        return replace(self, report=structs.replace(self.report, number=number))
+    def with_report(self, **parts: Any) -> CheckOutcome:
+        """The same, with other parts of its report: `number` is its place in the plan."""
+        return replace(self, report=structs.replace(self.report, **parts))
 
     def as_warning(self, kind: str, words: str, layouts: tuple[str, ...] = ()) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
-        warned = WarningNote(kind, self.title, words, layouts)
-        report = structs.replace(self.report, severity=WARNING, warnings=(warned,))
-        return replace(self, report=report)
+        warned = (WarningNote(kind, self.title, words, layouts),)
+        return self.with_report(severity=WARNING, warnings=warned)
 
 
 def code_of(codes: Sequence[int]) -> int:
@@ -147,35 +146,24 @@ def of_error(
     if not isinstance(error, Exception):
         words = heard.sentence(planned, f"raised {type(error).__name__}")
         failure = TargetFailure(words, failure.way_out)
-    told = structs.replace(error_of(failure), stack=stack)
-    return _ended(planned, told, heard, seconds)
-
-
-def of_raised(
-    planned: PlannedCheck, raised: WorkerException, heard: CheckMessages, stack: str
-) -> CheckOutcome:
-    """The same of an exception in another process."""
-    more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
-    error = Error(kind=raised.kind, message=raised.message, **more)
-    return _ended(planned, error, heard, 0.0)
+    return _ended(planned, structs.replace(error_of(failure), stack=stack), heard, seconds)
 
 
 def of_crash(
     planned: PlannedCheck,
     crash: Crash,
     heard: CheckMessages,
-    memory: Sequence[MemoryFinding] = (),
+    memory: tuple[MemoryFinding, ...] = (),
 ) -> CheckOutcome:
     """A check whose process died or was stopped.
 
     Args:
-        memory: what the interpreter's watch sees the kernels do there.
+        memory: what the kernels do to it in a small case in the interpreter.
     """
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
     what = heard.sentence(planned, LATE if crash.kind == TIMEOUT else LOST)
-    more: dict[str, Any] = asdict(crash.last) if crash.last else {}
     error = Error(
         kind=crash.kind,
         message=f"{what}: {words}",
@@ -183,8 +171,8 @@ def of_crash(
         words=words,
         stderr_tail=crash.stderr_tail,
         stack=crash.stack,
-        memory=tuple(memory),
-        **more,
+        memory=memory,
+        **(asdict(crash.last) if crash.last else {}),
     )
     return _ended(planned, error, heard, crash.seconds)
 
@@ -193,7 +181,7 @@ def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
     """A check that Ctrl-C ended, with the layouts that were measured."""
     done = len(heard.so_far.runs) if heard.so_far else 0
     failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
-    error = Error(kind=INTERRUPTED, message=str(failure), way_out=failure.way_out)
+    error = structs.replace(error_of(failure), kind=INTERRUPTED)
     return _ended(planned, error, heard, 0.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from ...inputs.history import CheckRequest
@@ -124,7 +125,7 @@ class Plan:
 
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
         """How many are made, in words, and the share of all by what they cost."""
-        whole, spent = (sum(each.cost for each in checks) for checks in (self.checks, done))
+        whole, spent = (sum(map(attrgetter("cost"), checks)) for checks in (self.checks, done))
         return f"{len(done)} of {len(self.checks)} made", spent / whole
 
 

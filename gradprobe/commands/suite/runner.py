@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import SCALED
 from ...model.documents import FailureGroup, RefusedCase, Reports
@@ -94,10 +92,10 @@ class Runner:
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
         """Each check with its place in the plan, in whatever order they come."""
-        plan, done = self.plan, list[PlannedCheck]()
+        plan, journal, done = self.plan, self._journal, list[PlannedCheck]()
         todo, places = list[PlannedCheck](), list[int]()
         for at, planned in enumerate(plan.checks):
-            kept = self._journal.outcome_of(planned, at) if self._journal else None
+            kept = journal.outcome_of(planned, at) if journal else None
             if kept is None:
                 todo.append(planned)
                 places.append(at)
@@ -106,10 +104,14 @@ class Runner:
                 yield at, self._weighed(planned, kept)
         for made in self._check_each(todo):
             at = places[made.report.number]
-            outcome = self._kept(plan.checks[at], at, made)
+            planned = plan.checks[at]
+            outcome = made.with_report(number=planned.number_at(at))
+            if journal is not None and outcome.error_kind != INTERRUPTED:
+                journal.add(outcome.report)
+            outcome = self._weighed(planned, outcome)
             todo += (added := plan.add(outcome))
             places += range(len(plan.checks) - len(added), len(plan.checks))
-            done.append(plan.checks[at])
+            done.append(planned)
             tick(*plan.progress(done))
             yield at, outcome
 
@@ -120,12 +122,6 @@ class Runner:
 
         return check_each_on_ray(todo, self.setting, self._cluster)
 
-    def _kept(self, planned: PlannedCheck, at: int, outcome: CheckOutcome) -> CheckOutcome:
-        outcome = outcome.numbered(planned.number_at(at))
-        if self._journal is not None and outcome.error_kind != INTERRUPTED:
-            self._journal.add(outcome.report)
-        return self._weighed(planned, outcome)
-
     def _weighed(self, planned: PlannedCheck, outcome: CheckOutcome) -> CheckOutcome:
         """The check; where nobody asked for it by name, one that does not count as a warning, and of wrong numbers in
         what the target may not be meant to take, with the way out."""
@@ -134,7 +130,7 @@ class Runner:
         options, report, why = outcome.request.options, outcome.report, words_of(outcome.report)
         if outcome.verdict == MISMATCH and planned.beyond:
             way = f"not meant to take {planned.beyond}? let it raise a ValueError: a refused case does not count"
-            outcome = replace(outcome, report=structs.replace(report, hints=(*report.hints, way)))
+            outcome = outcome.with_report(hints=(*report.hints, way))
         if options.get("strict"):
             return outcome
         if options.get("layout") == [f"all={HUGE}"]:
@@ -149,7 +145,7 @@ class Runner:
             return outcome.as_warning(UNDECLARED, words)
         return outcome
 
-    def _again(self, outcome: CheckOutcome, options: dict[str, object]) -> CheckOutcome:
+    def _again(self, outcome: CheckOutcome, options: dict[str, Any]) -> CheckOutcome:
         request = replace(outcome.request, options=options)
         (again,) = check_each([PlannedCheck(outcome.title, request)], self.setting)
         return again
@@ -180,12 +176,10 @@ class Runner:
         is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
         if failing.verdict != MISMATCH or not is_black_box:
             return failing
-        options = {
-            name: word for name, word in failing.request.options.items() if name != "recover"
-        }
+        options = dict(failing.request.options)
+        options.pop("recover", None)
         again = self._again(failing, options)
         if again.verdict != MISMATCH:
             return failing
         hints = tuple(dict.fromkeys((*again.report.hints, *failing.report.hints)))
-        report = structs.replace(again.report, number=failing.report.number, hints=hints)
-        return replace(again, report=report)
+        return again.with_report(number=failing.report.number, hints=hints)

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ...inputs.history import CheckRequest
@@ -14,11 +14,9 @@ from ...inputs.options import parse
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
-from .case_factors import PACKING, SOFTCAPS, Factors, Sizes, decided_by, factors_of
-from .covering import Place, Row, Space
+from .case_factors import PACKING, SOFTCAPS, Factors, Row, TargetSignature, decided_by, factors_of
 from .journal import SweepRequest
 from .plan import Plan, PlannedCheck, titled
-from .takes import TargetSignature
 
 # Of combinations: days of checks.
 LARGEST = 10_000
@@ -52,42 +50,33 @@ def sweep_plan(asked: SweepRequest, takes: Sequence[TargetSignature | None]) -> 
     is_open = not any("recover" in request.options for request in asked.requests)
     plan = Plan(is_own=asked.is_drawn, looks_closer=asked.is_drawn and is_open)
     for request, taken in zip(asked.requests, takes, strict=True):
-        first = len(plan.checks)
-        if asked.is_drawn and taken is not None:
-            added = _drawn(asked, request, taken)
-        else:  # one that cannot be imported is asked once, and says why
-            added = _combined(asked, request, {} if asked.is_drawn else asked.varied, first)
-        plan.checks += sorted(added, key=lambda planned: planned.cost)
+        checks = []
+        for planned in _cases(asked, request, taken, len(plan.checks)):
+            title, cost = planned.title, _cost(planned.request.options)
+            if len(asked.requests) > 1 or not title:
+                title = f"{request.target} {title}".rstrip()
+            checks.append(replace(planned, title=title, cost=cost))
+        plan.checks += sorted(checks, key=lambda planned: planned.cost)
     return plan
 
 
-def _title(asked: SweepRequest, request: CheckRequest, name: str) -> str:
-    is_one = len(asked.requests) == 1
-    return name if is_one and name else f"{request.target} {name}".rstrip()
-
-
-def _combined(
-    asked: SweepRequest, request: CheckRequest, values: Mapping[str, Sequence[Any]], first: int
+def _cases(
+    asked: SweepRequest, request: CheckRequest, takes: TargetSignature | None, first: int
 ) -> Iterator[PlannedCheck]:
+    if asked.is_drawn and takes is not None:
+        # Black boxes are looked into in the simplest that fails alone.
+        fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
+        cases = drawn(takes, request, {"recover": [False], **fixed, **asked.varied})
+        yield from itertools.islice(cases, asked.draw or _DOZEN)
+        return
+    # One that cannot be imported is asked once, and says why.
+    values = {} if asked.is_drawn else asked.varied
     for number, options in enumerate(combinations(values), first):
         whole = replace(request, options={**request.options, **options})
-        title = _title(asked, request, " ".join(titled(options)))
-        yield PlannedCheck(title, whole, number=number, cost=cost(whole.options))
+        yield PlannedCheck(" ".join(titled(options)), whole, number=number)
 
 
-def _drawn(
-    asked: SweepRequest, request: CheckRequest, taken: TargetSignature
-) -> Iterator[PlannedCheck]:
-    """Cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
-    fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
-    given = {"recover": [False], **fixed, **asked.varied}
-    cases = drawn(taken, given, request.options.get("seed", 0))
-    for case in itertools.islice(cases, asked.draw or _DOZEN):
-        title, whole = _title(asked, request, case.title), replace(request, options=case.options)
-        yield PlannedCheck(title, whole, cost=cost(case.options), beyond=case.beyond)
-
-
-def cost(options: Mapping[str, Any]) -> float:
+def _cost(options: Mapping[str, Any]) -> float:
     """About how long a case takes, where 1 is what each takes however small it is."""
     packed = str(options.get("cu_seqlens", "")).rpartition(",")[2]
     length = int(packed) if packed.isdigit() else options.get("seqlen", Case.seqlen_q)
@@ -97,18 +86,9 @@ def cost(options: Mapping[str, Any]) -> float:
     return 1.0 + float(heads * tiles) / 16
 
 
-@dataclass(frozen=True)
-class DrawnCase:
-    """A case that was drawn for a target."""
-
-    title: str
-    options: Mapping[str, Any]
-    beyond: str
-
-
 def drawn(
-    takes: TargetSignature, given: Mapping[str, Sequence[Any]], seed: int
-) -> Iterator[DrawnCase]:
+    takes: TargetSignature, request: CheckRequest, given: Mapping[str, Sequence[Any]]
+) -> Iterator[PlannedCheck]:
     """Cases that a target may take, the same for a seed and none twice, until there are no others.
 
     Args:
@@ -117,15 +97,15 @@ def drawn(
     Raises:
         UsageFailure: no case has such options.
     """
-    factors, seen = factors_of(takes, given), set[str]()
+    factors, seen, seed = factors_of(takes, given), set[str](), request.options.get("seed", 0)
     while True:
         for attempt in range(_DRAWS):
             rng = random.Random(f"{seed}:{len(seen)}:{attempt}")
-            case = _drawn_case(factors, given, rng)
-            if case.title not in seen and case_of(case.options, takes) is not None:
-                seen.add(case.title)
-                seeded = {"seed": rng.randrange(1 << 16), **case.options}
-                yield replace(case, options=seeded)
+            title, options, beyond = _drawn_case(factors, given, rng)
+            if title not in seen and case_of(options, takes) is not None:
+                seen.add(title)
+                options = {"seed": rng.randrange(1 << 16), **options}
+                yield PlannedCheck(title, replace(request, options=options), beyond=beyond)
                 break
         else:
             if seen:
@@ -136,11 +116,12 @@ def drawn(
 
 def _drawn_case(
     factors: Factors, given: Mapping[str, Sequence[Any]], rng: random.Random
-) -> DrawnCase:
+) -> tuple[str, dict[str, Any], str]:
+    """Title, options, and what no parameter tells."""
     chosen = {name: rng.choice(words) for name, words in given.items()}
-    decided, row = decided_by(given), _drawn_row(factors.space, rng)
-    sizes = Sizes(_drawn_length(rng), rng.choice((1, 2, 3)))
-    options, extra = factors.options(row, sizes), list[str]()
+    decided, row = decided_by(given), _drawn_row(factors, rng)
+    length, extra = _drawn_length(rng), list[str]()
+    options = factors.options(row, length, rng.choice((1, 2, 3)))
     if options.get("pattern") == "normal" and rng.random() < 0.25:
         options["pattern"] = rng.choice(("wide", "offset", "lowrank"))
         extra.append(options["pattern"])
@@ -149,18 +130,19 @@ def _drawn_case(
     options = {name: word for name, word in options.items() if name not in decided} | chosen
     if "softcap" in options and "softcap" not in chosen:
         options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
-    of_row = factors.title(row, Sizes() if "seqlen" in decided else sizes)
+    of_row = factors.title(row, None if "seqlen" in decided else length)
     title = " ".join([*titled(told), *([] if of_row == "simplest" else [of_row]), *extra])
-    return DrawnCase(title or of_row, options, factors.beyond(row))
+    return title or of_row, options, factors.beyond(row)
 
 
-def _drawn_row(space: Space, rng: random.Random) -> Row:
+def _drawn_row(factors: Factors, rng: random.Random) -> Row:
     """Levels that may stand together, half of them the simplest."""
-    row = list[Place]()
-    for factor in range(len(space.counts)):
-        level = rng.choice((0, rng.randrange(space.counts[factor])))
-        row.append((factor, level if space.allows((factor, level), row) else 0))
-    return tuple(level for _, level in row)
+    row, excluded = list[str](), factors.excluded
+    for levels in factors.each:
+        level = levels[rng.choice((0, rng.randrange(len(levels))))].name
+        is_out = any({level, other} in excluded for other in row)
+        row.append(levels[0].name if is_out else level)
+    return tuple(row)
 
 
 def _drawn_length(rng: random.Random) -> int:

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import SPECIAL, factors_of, is_set_by_it
-from gradprobe.commands.suite.covering import covering
+from gradprobe.commands.suite.battery import FREE, Space
+from gradprobe.commands.suite.case_factors import FACTORS, SPECIAL, TargetSignature, factors_of
 from gradprobe.commands.suite.sweep import case_of, drawn
-from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.draw import draw
+from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS, parse
 from gradprobe.model.case import Case
 from gradprobe.model.failures import UsageFailure
@@ -50,30 +50,18 @@ def factors(name, *, on_gpu=False, given=()):
     return factors_of(takes, given, on_gpu=on_gpu)
 
 
-def excluded(one, other, two_lengths):
-    """Whether two levels, by their names, stand together in no case. Told here once more, in other words."""
-    both, unequal = {one, other}, {"M<N", "M>N", "N<M", "N>M", "M=1"}
-    seen_from_a_corner = {"causal", "window", "window,causal"}
+def rows_of(found):
+    levels = [[level.name for level in levels] for levels in found.each]
+    return Space(levels, found.excluded).covering()
+
+
+def excluded(both, two_lengths):
+    """Whether two levels stand together in no case. Told here once more, in other words."""
+    unequal = {"M<N", "M>N", "N<M", "N>M", "M=1"}
     if both & unequal and (both & {"padded"} or (both & {"packed"} and not two_lengths)):
         return True
     masks = {"no-mask", "mask", "dead-rows", "padded", "mask=padding", "packed"}
-    return "top-left" in both and bool(both & (masks - seen_from_a_corner) or "M=N" in both)
-
-
-def allowed(found, two_lengths):
-    """Every two levels, by their names, that are not excluded."""
-    named = [[(factor.name, level.name) for level in factor.levels] for factor in found.each]
-    for each in itertools.combinations(named, 2):
-        for levels in itertools.product(*each):
-            if not excluded(*(name for _, name in levels), two_lengths):
-                yield levels
-
-
-def named(found, row):
-    return [
-        (factor.name, factor.levels[level].name)
-        for factor, level in zip(found.each, row, strict=True)
-    ]
+    return "top-left" in both and bool(both & masks or "M=N" in both)
 
 
 def case_of_row(found, row):
@@ -90,9 +78,11 @@ def resolved(found, options):
 @sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
 def test_every_pair_that_is_allowed_stands_in_a_case(name):
     found = factors(name)
-    rows = [named(found, row) for row in covering(found.space)]
-    held = {one for row in rows for one in itertools.combinations(row, 2)}
-    assert held == set(allowed(found, name != "one packing"))
+    names = [[level.name for level in levels] for levels in found.each]
+    held = {frozenset(both) for row in rows_of(found) for both in itertools.combinations(row, 2)}
+    pairs = itertools.starmap(itertools.product, itertools.combinations(names, 2))
+    wanted = set(map(frozenset, itertools.chain(*pairs)))
+    assert held == {both for both in wanted if not excluded(both, name != "one packing")}
 
 
 @sampled(
@@ -102,7 +92,7 @@ def test_every_pair_that_is_allowed_stands_in_a_case(name):
 )
 def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name, on_gpu):
     found = factors(name, on_gpu=on_gpu)
-    rows = covering(found.space)
+    rows = rows_of(found)
     family, takes, required = SIGNATURES[name]
     kinds = {option.name: option.kind for option in OPTIONS}
     for row in rows:
@@ -117,18 +107,20 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
     assert len({found.title(row) for row in rows}) == len(rows)
 
 
-def levels_of(found, name):
-    """The cases of one property's levels, the others at their first."""
-    at = [factor.name for factor in found.each].index(name)
-    rest = (0,) * (len(found.each) - at - 1)
-    return [case_of_row(found, (0,) * at + (level, *rest)) for level in range(6)]
+def sizes_of(found, at):
+    """Of the cases of one property's levels, the others at their first."""
+    rows = [
+        (*found.simplest[:at], level.name, *found.simplest[at + 1 :]) for level in found.each[at]
+    ]
+    cases = [case_of_row(found, row) for row in rows]
+    return [(case.seqlen_q, case.seqlen_k) for case in cases]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
     on_gpu,
 ):
-    lengths = [case.seqlen_q for case in levels_of(factors("all", on_gpu=on_gpu), "length")]
+    lengths = [rows for rows, _ in sizes_of(factors("all", on_gpu=on_gpu), 2)]
     for tile in (32, 64, 128):
         assert {length % tile for length in lengths} >= {0, 1, tile - 1}
         assert any(length % tile == 0 and length % (2 * tile) for length in lengths)
@@ -136,9 +128,8 @@ def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multi
 
 
 def test_of_lengths_that_differ_either_side_has_the_class_and_is_the_longer_one():
-    cases = levels_of(factors("least"), "M and N")
-    sizes = [(case.seqlen_q, case.seqlen_k) for case in cases]
-    assert sizes == [(96, 96), (96, 131), (96, 61), (131, 96), (61, 96), (1, 96)]
+    sizes = ["96,96", "96,131", "96,61", "131,96", "61,96", "1,96"]
+    assert [f"{rows},{keys}" for rows, keys in sizes_of(factors("least"), 2)] == sizes
 
 
 def test_what_a_signature_lacks_is_told_with_its_parameter():
@@ -151,32 +142,22 @@ def test_what_a_signature_lacks_is_told_with_its_parameter():
 
 
 def test_around_a_case_that_was_found_its_levels_are_the_simplest_and_what_is_given_stays():
-    lengths = {"seqlen_q": 128, "seqlen_k": 128}
-    case = Case("softmax", dtype="bfloat16", head_dim=32, causal=True, shapes="blhd", **lengths)
-    found = factors("all").around(case)
-    simplest = (0,) * len(found.each)
-    expected = {
-        "dtype": "bfloat16",
-        "head_dim": 32,
-        "seqlen": 128,
-        "causal": True,
-        "shapes": "blhd",
-    }
-    assert found.options(simplest).items() >= expected.items()
-    assert found.title(simplest) == "simplest"
+    given = {"dtype": "bfloat16", "head_dim": 32, "causal": True, "shapes": "blhd"}
+    found = factors("all").around(Case("softmax", seqlen_q=128, seqlen_k=128, **given))
+    assert found.options(found.simplest).items() >= {**given, "seqlen": 128}.items()
+    assert found.title(found.simplest) == "simplest"
     found = factors("least").around(Case("softmax", shapes="bld"))
-    assert {case_of_row(found, row).heads for row in covering(found.space)} == {1}
+    assert {case_of_row(found, row).heads for row in rows_of(found)} == {1}
     found = factors("least", given={"dtype"})
-    assert not any("dtype" in found.options(row) for row in covering(found.space))
+    assert not any("dtype" in found.options(row) for row in rows_of(found))
 
 
 @pytest.mark.parametrize("name", ["all", "lazy", "packed"])
 def test_what_no_pair_shows_is_a_case_that_the_target_takes(name):
     found = factors(name)
     family, takes, required = SIGNATURES[name]
-    own = [level for level in SPECIAL if level.family in ("", family) and takes >= {*level.needs}]
-    for level in own:
-        case = resolved(found, found.special(level))
+    for level in found.special:
+        case = resolved(found, found.options_of(level))
         if "repeat" not in level.options and "layout" not in level.options:
             bind(taking(takes, family, required), case, draw(case))
 
@@ -185,7 +166,7 @@ def test_what_no_pair_shows_is_a_case_that_the_target_takes(name):
 def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
     takes = frozenset(LEAST | {parameter})
     found = factors_of(TargetSignature("softmax", takes, takes))
-    for row in covering(found.space)[:10]:
+    for row in rows_of(found)[:10]:
         case = case_of_row(found, row)
         bind(taking(takes, "softmax", takes), case, draw(case))
 
@@ -198,13 +179,13 @@ def test_every_score_near_minus_120_lies_below_what_exp_can_hold():
         assert float((values["q"] @ values["k"].mT * case.scale).max()) + 4 < -88.7
 
 
-def test_an_option_that_no_case_sets_is_free():
-    free = {option.name for option in OPTIONS if not is_set_by_it(option.name)}
-    words = (
-        "dtype seed device dots recover ranks shards strict shapes inplace as_cuda arch untested window_as mask_as "
-        "lse_as bias_axes bias_rank mask_axes mask_rank implied"
-    )
-    assert free == {*words.split()}
+def test_an_option_that_a_case_sets_is_not_free():
+    found = factors("all")
+    sets = {*found.options(found.simplest)}
+    for level in (*itertools.chain(*FACTORS), *SPECIAL):
+        sets |= level.options.keys()
+    assert sets & FREE == {"dtype"}
+    assert {option.name for option in OPTIONS} >= FREE
 
 
 PLAIN = TargetSignature("softmax", frozenset({*LEAST, "do", "scale"}), frozenset(LEAST))
@@ -213,20 +194,23 @@ LAZY_ONE = TargetSignature("lazy", frozenset(LAZY), frozenset())
 
 
 def some(takes, count, seed=0, **given):
-    return list(itertools.islice(drawn(takes, given, seed), count))
+    """Titles, options and what no parameter tells."""
+    request = CheckRequest("t", None, None, {"seed": seed})
+    found = itertools.islice(drawn(takes, request, given), count)
+    return [(one.title, one.request.options, one.beyond) for one in found]
 
 
 def cases(takes, count, **given):
-    return [case_of(one.options, takes) for one in some(takes, count, **given)]
+    return [case_of(options, takes) for _, options, _ in some(takes, count, **given)]
 
 
-@pytest.mark.parametrize("takes", [PLAIN, ALL, LAZY_ONE])
+@pytest.mark.parametrize("takes", [ALL, LAZY_ONE])
 def test_a_seed_gives_one_sweep_in_which_each_case_is_allowed_and_none_stands_twice(takes):
     found = some(takes, 200, 7)
     assert found == some(takes, 200, 7) != some(takes, 200, 8)
-    assert all(case_of(one.options, takes) is not None for one in found)
-    assert len({str({**one.options, "seed": 0}) for one in found}) == 200
-    assert len({one.title for one in found}) == 200
+    assert all(case_of(options, takes) is not None for _, options, _ in found)
+    assert len({str({**options, "seed": 0}) for _, options, _ in found}) == 200
+    assert len({title for title, _, _ in found}) == 200
 
 
 def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_that_it_does_not():
@@ -267,22 +251,17 @@ def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_dec
 
 def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
     with pytest.raises(UsageFailure, match="this target takes no case with these options"):
-        next(drawn(PLAIN, {"batch": [0]}, 0))
-    one = {
-        "batch": [1],
-        "heads": [1],
-        "head_dim": [8],
-        "scale": [0.5],
-        "layout": [["contiguous"]],
-    }
+        some(PLAIN, 1, batch=[0])
+    sizes = dict.fromkeys(("batch", "heads", "head_dim"), [1])
+    one = {**sizes, "scale": [0.5], "layout": [["contiguous"]]}
     several = {"dtype": ["float32"], "seqlen": [9, 10], "pattern": ["normal", "small"]}
     few = some(PLAIN, 10, **one, **several)
-    assert sorted((case.options["seqlen"], case.title) for case in few) == [
+    assert sorted((options["seqlen"], title) for title, options, _ in few) == [
         (9, "L=9 normal"), (9, "L=9 small"), (10, "L=10 normal"), (10, "L=10 small"),
     ]  # fmt: skip
 
 
 def test_what_no_signature_tells_is_told():
-    told = {one.beyond for one in some(PLAIN, 100)}
+    told = {beyond for _, _, beyond in some(PLAIN, 100)}
     assert {"", "fewer key heads than heads", "lengths of queries and keys that differ"} <= told
-    assert not any("lengths" in one.beyond for one in some(ALL, 100))
+    assert not any("lengths" in beyond for _, _, beyond in some(ALL, 100))

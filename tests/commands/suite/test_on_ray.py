@@ -12,7 +12,6 @@ import time
 
 import pytest
 
-from gradprobe.cli.option_rows import with_word
 from gradprobe.commands.suite.on_ray import EMBEDDED, RayCluster
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
@@ -132,22 +131,3 @@ def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypa
     ran = run("sweep soft.py:backward --draw 3 --ray local --workers 1")
     assert (ran.code, ran.out) == (2, "")
     assert "--ray: Ray is not installed here" in ran.err
-
-
-@pytest.mark.parametrize(
-    ("words", "parsed"),
-    [
-        ("check --battery lazy", "check --battery=auto lazy"),
-        ("check --battery --json -", "check --battery=auto --json -"),
-        ("run -- check --battery", "run -- check --battery"),
-        ("check --battery pairs lazy", "check --battery pairs lazy"),
-    ],
-)
-def test_battery_may_stand_without_a_word(words, parsed):
-    assert with_word(words.split()) == parsed.split()
-
-
-def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
-    script = "import sys, gradprobe.cli.sweep_command; print('ray' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.check_output([sys.executable, "-c", script], env=environment) == b"False\n"

@@ -12,8 +12,9 @@ from gradprobe.commands.suite.check_table import CheckTable
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import Plan
-from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED
+from gradprobe.model.layout_run import Element, Head, Intermediate, Run
+from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.render.terminal import Terminal
 from tests.commands.suite.plans import planned
 
@@ -33,31 +34,17 @@ def check_several(plan, forms, setting):
 
 
 def fake(one, verdict="match"):
-    place = {"intermediate": "dQ", "batch": 0, "head": 1, "row": 2, "col": None}
-    place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01, "tile": [None, None]}
-    found = {
-        "name": "dQ",
-        "status": verdict,
-        "mismatched": 1,
-        "max_budget_ratio": 100.0,
-        "length": 4,
-    }
-    head = {"batch": 0, "status": verdict, "max_budget_ratio": 100.0, "rows": [[2, 2]]}
-    found["heads"] = [{**head, "head": number} for number in (0, 1)]
-    run = {
-        "layout": "distinct",
-        "verdict": verdict,
-        "first_mismatch": place,
-        "intermediates": [found],
-    }
-    document = {
-        "schema": "gradprobe.report/2",
-        "title": one.title,
-        "verdict": verdict,
-        "runs": [run],
-    }
-    document |= {"seconds": {"total": 1.25}, "target": {"name": "t"}}
-    return CheckOutcome(one.request, report_from(document))
+    at = {"batch": 0, "head": 1, "row": 2, "col": None, "tile": (None, None)}
+    place = Element(intermediate="dQ", actual=2.0, expected=1.0, budget=0.01, **at)
+    more = {"status": verdict, "max_budget_ratio": 100.0, "rows": ((2, 2),)}
+    heads = tuple(Head(batch=0, head=number, **more) for number in (0, 1))
+    counts = {"mismatched": 1, "max_budget_ratio": 100.0, "length": 4, "heads": heads}
+    found = Intermediate(name="dQ", status=verdict, **counts)
+    run = Run(layout="distinct", verdict=verdict, first_mismatch=place, intermediates=(found,))
+    more = {"seconds": {"total": 1.25}, "target": CheckedTarget(name="t")}
+    return CheckOutcome(
+        one.request, Report(title=one.title, verdict=verdict, runs=(run,), **more)
+    )
 
 
 def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
@@ -82,7 +69,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(
     monkeypatch, capsys, folder
 ):
-    results = [fake(PLAN[number], "mismatch").numbered(number) for number in (3, 0, 2)]
+    results = [fake(PLAN[number], "mismatch").with_report(number=number) for number in (3, 0, 2)]
     monkeypatch.setattr(runner, "check_each", lambda *_, **__: iter(results))
     check_several(PLAN, Forms({"--json": "all.json"}), PLAIN)
     assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
@@ -100,7 +87,9 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch,
 def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys):
     plan = [planned("t", f"case {number}") for number in range(60)]
     verdicts = ["mismatch" if number in (7, 50) else "match" for number in range(60)]
-    results = [fake(plan[at], verdict).numbered(at) for at, verdict in enumerate(verdicts)]
+    results = [
+        fake(plan[at], verdict).with_report(number=at) for at, verdict in enumerate(verdicts)
+    ]
     monkeypatch.setattr(runner, "check_each", lambda *_, **__: iter(results))
     assert check_several(plan, Forms({"--json": "all.json"}, details=True), PLAIN) == 1
     out, err = capsys.readouterr()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.commands.suite.case_factors import TargetSignature
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.runner import Runner
 from gradprobe.commands.suite.sweep import combinations, sweep_plan
-from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
@@ -57,9 +57,7 @@ def run(asked, journal, bench, told=lambda words, share: None):
     return found
 
 
-@pytest.mark.parametrize(
-    ("asked", "killed_after"), [(DRAWN, 0), (DRAWN, 5), (GRID, 1), (GRID, 5)]
-)
+@pytest.mark.parametrize(("asked", "killed_after"), [(DRAWN, 5), (GRID, 1)])
 def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     whole, first, rest = Bench(), Bench(killed_after, MemoryError), Bench()
     with Journal.begun(asked, "whole.jsonl") as journal:

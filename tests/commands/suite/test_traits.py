@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.traits import Instance, set_apart
+from gradprobe.commands.suite.fold import set_apart, traits_of
 from gradprobe.model.case import Case
 
 
@@ -15,7 +15,7 @@ def square(seqlen=72, **options):
 def told(cases, wrong):
     """The sentences about cases, each in the layout that is given with it, of which some are wrong."""
     all_square = all(case.seqlen_q == case.seqlen_k for case, _ in cases)
-    instances = [Instance.of(at, *case, square=all_square) for at, case in enumerate(cases)]
+    instances = [(at, traits_of(*case, square=all_square)) for at, case in enumerate(cases)]
     return set_apart(
         [one for one, case in zip(instances, cases, strict=True) if wrong(*case)],
         [one for one, case in zip(instances, cases, strict=True) if not wrong(*case)],
