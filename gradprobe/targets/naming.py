@@ -114,7 +114,7 @@ def found_in(folder: str, module: str) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-def readable(function: Any) -> Any:
+def readable(function: AnyFunction) -> AnyFunction:
     """The function itself, or an equal one that names its parameters."""
     if "torch" not in sys.modules:
         return function
@@ -127,15 +127,27 @@ def readable(function: Any) -> Any:
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
     is_module = isinstance(function, torch.nn.Module)
-    # Torch keeps the Python function of a custom operator.
-    written = function.forward if is_module else getattr(function, "_init_fn", None)
-    if written is None:
+    # Torch keeps the Python function of a custom operator, and of a scripted one a schema.
+    written = function.forward if is_module else getattr(function, "_init_fn", function)
+    schema = getattr(written, "schema", None)
+    if written is function and schema is None:
         return function
 
     def by_name(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return _naming(by_name, inspect.signature(written), written)
+    signature = inspect.signature(written) if schema is None else _of_schema(schema)
+    return _naming(by_name, signature, written)
+
+
+def _of_schema(schema: Any) -> inspect.Signature:
+    none, either = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = []
+    for own in schema.arguments:
+        default = own.default_value if own.has_default_value() else none
+        if own.name != "self":
+            parameters.append(inspect.Parameter(own.name, either, default=default))
+    return inspect.Signature(parameters)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
