@@ -126,9 +126,9 @@ def readable(function: AnyFunction) -> AnyFunction:
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    is_module = isinstance(function, torch.nn.Module)
     # Torch keeps the Python function of a custom operator, and of a scripted one a schema.
-    written = function.forward if is_module else getattr(function, "_init_fn", function)
+    kept = "forward" if isinstance(function, torch.nn.Module) else "_init_fn"
+    written = getattr(function, kept, function)
     schema = getattr(written, "schema", None)
     if written is function and schema is None:
         return function
