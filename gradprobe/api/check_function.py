@@ -12,9 +12,8 @@ from typing import Any
 
 from ..commands.suite.battery import battery_plan, refuse_battery
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.other_check import report_beside
 from ..commands.suite.plan import Counterpart, PlannedCheck
-from ..commands.suite.runner import Runner
+from ..commands.suite.runner import Runner, report_beside
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
 from ..inputs.versions import refuse_untested

@@ -15,7 +15,7 @@ from ..commands.suite.check_table import LISTED, CheckTable, closing, simplest
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome, code_of
 from ..commands.suite.plan import Counterpart, PlannedCheck
-from ..commands.suite.runner import Runner
+from ..commands.suite.runner import Runner, report_beside
 from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import INTERRUPTED, Failure
@@ -71,8 +71,6 @@ def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setti
     Raises:
         UsageFailure: as `report_beside` does.
     """
-    from ..commands.suite.other_check import report_beside
-
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         kept = os.path.join(folder, "given.pt")
         with Progress() as tick:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.commands.suite.checking import Setting, check_each
-from gradprobe.commands.suite.other_check import for_the_interpreter
+from gradprobe.commands.suite.interpreted import for_the_interpreter
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest

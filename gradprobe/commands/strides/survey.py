@@ -19,7 +19,7 @@ from ...model.report import Culprit, Diagnosis, Report, SurveySummary
 from ...processes import run_each
 from ...processes.ended import DEVICE
 from ..suite.checking import FACTORY, Checks, Setting, check_each
-from ..suite.other_check import for_the_interpreter
+from ..suite.interpreted import for_the_interpreter
 from ..suite.outcome import CheckOutcome
 from ..suite.plan import Plan, PlannedCheck, Steps
 from ..suite.runner import Runner

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ...inputs.history import CheckRequest, digest_of
-from ...model.allowance import Allowance, Client
+from ...model.allowance import LAST_RESORT, Allowance, Client
 from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT, is_edited
+from ...processes.resource_limits import VISIBLE, setting_environment
 from ...targets.naming import edited_modules
 from .outcome import (
     INTERRUPTED,
@@ -308,10 +309,6 @@ def _outcome_of(
         (ended,) = _ends([rest], setting, take, echo)
         outcome = _joined(outcome, _end_of(ended, after, setting), after)
         before, rest = rest, _rest_of(planned, outcome)
-    if outcome.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
-        return outcome
-    from .other_check import with_interpreter
-
     return with_interpreter(planned, outcome, setting)
 
 
@@ -320,16 +317,40 @@ def _end_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckO
     if ended.crash is not None:
         memory: tuple[MemoryFinding, ...] = ()
         if ended.crash.kind == DEVICE:
-            from .other_check import memory_of_small
-
-            layout = heard.stage.layout if heard.stage else ""
-            memory = memory_of_small(planned, layout, setting)
+            small = _report_of_small(planned, setting, heard.stage.layout if heard.stage else "")
+            memory = (
+                tuple(finding for run in small.runs for finding in run.memory) if small else ()
+            )
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
         stack = ended.raised.traceback if setting.tracebacks else ""
         return of_error(planned, ended.raised.failure, heard, 0.0, stack)
     assert isinstance(ended.result, CheckOutcome)
     return ended.result
+
+
+def with_interpreter(
+    planned: PlannedCheck, outcome: CheckOutcome, setting: Setting
+) -> CheckOutcome:
+    """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
+    report = outcome.report
+    if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
+        return outcome
+    from .interpreted import is_compiled, with_causes_of
+
+    small = _report_of_small(planned, setting) if is_compiled(planned, report) else None
+    return replace(outcome, report=with_causes_of(report, planned, small)) if small else outcome
+
+
+def _report_of_small(planned: PlannedCheck, setting: Setting, layout: str = "") -> Report | None:
+    """That of a small case in the interpreter; None where it cannot be run there."""
+    from .interpreted import small_case
+
+    how, again = replace(setting, timeout=None), small_case(planned, layout)
+    # A process that a library takes to a GPU could not fork any more.
+    with setting_environment({VISIBLE: ""}):
+        (ended,) = run_each(FACTORY, how, [again], timeout=LAST_RESORT)
+    return ended.result.report if isinstance(ended.result, CheckOutcome) else None
 
 
 def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import SCALED
 from ...model.documents import FailureGroup, RefusedCase, Reports
-from ...model.failures import TargetFailure
+from ...model.failures import TargetFailure, UsageFailure, did_you_mean
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import HUGE, UNDECLARED
+from ...model.report import Report
 from .check_table import simplest, words_of
 from .checking import Setting, check_each
 from .fold import folded_by_cause, with_smallest
@@ -22,6 +24,8 @@ from .plan import Plan, PlannedCheck
 if TYPE_CHECKING:
     from .on_ray import RayCluster
 
+# The same target, run otherwise: the word for it, and the device that it runs on then.
+_RUN_OTHERWISE = {"interpreted": "cpu", "compiled": "cuda"}
 Tick = Callable[[str, float | None], object]
 """Told what is done now, and the share of all that is; None where that is not known."""
 
@@ -183,3 +187,54 @@ class Runner:
             return failing
         hints = tuple(dict.fromkeys((*again.report.hints, *failing.report.hints)))
         return again.with_report(number=failing.report.number, hints=hints)
+
+
+def report_beside(
+    planned: PlannedCheck,
+    word: str,
+    kept: str,
+    setting: Setting,
+    function: Callable[..., Any] | None = None,
+) -> Report:
+    """The report of another target in the case of a check, or of the same one run otherwise.
+
+    Args:
+        word: another target; "interpreted" or "compiled", for the same one in Triton's interpreter or on a GPU; or the
+            file of a report.
+        kept: the file that what it gives is written into.
+        function: what stands in the place of another target.
+
+    Raises:
+        UsageFailure: the file holds no report of one check, or the other target is not there, or is this one run
+            in the same way.
+    """
+    from ...targets.builtin import BUILTINS
+    from ..saved_reports import read
+
+    if function is None and word.endswith(".json"):
+        several = read(word).reports
+        if len(several) != 1:
+            words = f"expected the report of one check, got {len(several)}"
+            raise UsageFailure(f"--against {word}: {words}")
+        return several[0]
+    request, (own, reference) = planned.request, planned.functions
+    if function is None and word in _RUN_OTHERWISE:
+        if not setting.isolate:
+            words = f"--against {word}: one process cannot do both"
+            raise UsageFailure(words, "drop --no-isolate")
+        other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
+    else:
+        known = [*_RUN_OTHERWISE, *BUILTINS]
+        if function is None and ":" not in word and word not in known:
+            words = f"--against {word}: there is no such target"
+            raise UsageFailure(words, did_you_mean(word, known))
+        other, own = replace(request, target=word), function
+    if (other, (own, reference)) == (request, planned.functions):
+        raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")
+    beside = PlannedCheck("", other, kept=kept, functions=(own, reference))
+    plain = replace(setting, fix_budget=0, beyond=False)
+    (outcome,) = check_each([beside], plain, echo=sys.stderr.write)
+    error = outcome.report.error
+    if outcome.code == UsageFailure.exit_code and error is not None:
+        raise UsageFailure(f"--against {word}: {error.message}", error.way_out)
+    return outcome.report

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.commands.suite import other_check
-from gradprobe.commands.suite.checking import Setting
-from gradprobe.commands.suite.other_check import with_causes_of, with_interpreter
+from gradprobe.commands.suite import checking
+from gradprobe.commands.suite.checking import Setting, with_interpreter
+from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
@@ -35,9 +35,9 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
     )  # fmt: skip
 
 
-def interpreted(report):
+def interpreted(report, budget=20):
     outcome = CheckOutcome(REQUEST, report)
-    return with_interpreter(PlannedCheck("", REQUEST), outcome, Setting(fix_budget=20)).report
+    return with_interpreter(PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)).report
 
 
 def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
@@ -52,16 +52,17 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
 
 
 @pytest.mark.parametrize("changes", [{"backend": "cuda"}, {"device": "cpu"}])
-def test_nothing_is_run_again_for_other_backends_and_the_cpu(changes):
+def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes):
     report = report_of("delta", **changes)
     assert interpreted(report) is report
+    assert interpreted(report := report_of("delta"), budget=0) is report
 
 
 @pytest.mark.parametrize(("kind", "is_run"), [("DeviceLost", True), ("Timeout", False)])
 def test_what_was_wrong_before_the_device_was_lost_is_explained_too(monkeypatch, kind, is_run):
     seen = []
     each = lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)]  # noqa: E731
-    monkeypatch.setattr(other_check, "run_each", each)
+    monkeypatch.setattr(checking, "run_each", each)
     interpreted(structs.replace(report_of("dQ"), error=Error(kind=kind, message="crashed")))
     assert bool(seen) is is_run
 
@@ -74,7 +75,7 @@ def test_the_small_case_sees_no_gpu(monkeypatch):
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
         return [TaskResult(items[0], 0)]
 
-    monkeypatch.setattr(other_check, "run_each", run_each)
+    monkeypatch.setattr(checking, "run_each", run_each)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     interpreted(report_of("dQ"))
     assert (seen, os.environ["CUDA_VISIBLE_DEVICES"]) == ([""], "1")
