@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ..commands.suite.checking import Setting
-from ..inputs import history as last
+from ..inputs.history import FOLDER, CheckRequest, make_folder
 from ..model.failures import UsageFailure
 from ..model.writing import replace_file
 from ..processes import tell
@@ -18,11 +17,10 @@ from .option_rows import option
 from .own_process import ProgressNote
 
 if TYPE_CHECKING:
-    from ..commands.shrink.shrinking import ShrinkResult
-    from ..commands.shrink.simpler_cases import Simplification
-    from ..model.case import Case
+    from ..commands.shrink.simpler_cases import WordedCase
+    from ..model.report import Report
 
-_TEST = last.FOLDER / "test_shrunk.py"
+_TEST = FOLDER / "test_shrunk.py"
 _OF_EACH = (
     "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
     "another)"
@@ -52,41 +50,36 @@ def shrink(
     return call.apart(_shrunken, request, tries, how, call.forms.json)
 
 
-def _shrunken(request: last.CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
+def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
     """Searches, writes the test and shows what came of it; the exit code."""
     from ..commands.shrink.shrinking import shrink as shrunken
     from ..commands.shrink.shrunken_screen import document_of, rendered
-    from ..commands.shrink.simpler_cases import case_in_words
 
-    def show_step(
-        case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]
-    ) -> None:
-        repro_command = replace(request, options=options).command()
-        what = "it fails" if step is None else f"still so {step.change}"
-        note(f"{count:>3} tried, {what}: {case_in_words(case)}")
+    def show_step(case: WordedCase, change: str, count: int) -> None:
+        what = f"still so {change}" if change else "it fails"
+        repro_command = replace(request, options=case.words).command()
+        note(f"{count:>3} tried, {what}: {case.line}")
         words, kept = f"{count} cases tried, of at most {most}", "the smallest case so far"
         tell(ProgressNote(words, count, most, "cases at most", f"{kept}: {repro_command}"))
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, document(repro_command))
 
     result = shrunken(request, most=most, setting=how, told=show_step)
-    written = _written(result)
+    written = None if result.last is None else _written(result.request, result.last)
     dump(json_file, document_of(result, written))
     if json_file != "-":
         show(list(rendered(result, written, width())))
     return result.exit_code
 
 
-def _written(result: ShrinkResult) -> str | None:
-    """Writes the test of a shrunken case; its file, None where there is none. UsageFailure."""
-    from ..commands.shrink.case_words import pytest_source
+def _written(request: CheckRequest, report: Report) -> str:
+    """Writes the test of a shrunken case; its file. UsageFailure."""
+    from ..commands.shrink.shrunken_screen import pytest_source
     from ..render.console import first_line
 
-    if result.last is None:
-        return None
     try:
-        last.make_folder()
-        replace_file(_TEST, pytest_source(result.request, first_line(result.last), _TEST))
+        make_folder()
+        replace_file(_TEST, pytest_source(request, first_line(report), _TEST))
     except OSError as error:
         raise UsageFailure(f"{_TEST} cannot be written, {error.strerror}") from error
     return str(_TEST)

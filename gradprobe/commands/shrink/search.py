@@ -1,16 +1,16 @@
-"""The search for the smallest case: axis by axis, until nothing simpler fails in the same way."""
+"""The search for the smallest case: in one respect after another, until nothing simpler fails in the same way."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.layout_run import MISMATCH
 from ...model.report import Report
-from .simpler_cases import ALL_OPTIONS, AXES, Simplification, simpler
+from .simpler_cases import AXES, Facts, WordedCase, simpler
 
 NUMBERS, NAN, MEMORY = "wrong numbers", "not finite", "memory"
 IDENTITY, CRASH = "identity", "crash"
@@ -77,9 +77,9 @@ def symptom_of(report: Report) -> Symptom | None:
     named = [each.fault for each in report.diagnoses if each.is_named]
     fault = named[0] if named and report.diagnoses[0].is_named else None
     alike, first = tuple(dict.fromkeys(named[1:])), run.first_mismatch
+    if first is None and run.broken:
+        return Symptom(IDENTITY, run.broken[0].key, fault=fault, alike=alike)
     if first is None:
-        if run.broken:
-            return Symptom(IDENTITY, run.broken[0].key, fault=fault, alike=alike)
         stray = f"{run.memory[0].kind} {run.memory[0].tensor}".strip()
         return Symptom(MEMORY, stray, fault=fault, alike=alike)
     own = [each for each in run.compares if each.status == MISMATCH]
@@ -97,114 +97,94 @@ def symptom_of(report: Report) -> Symptom | None:
     )
 
 
-@dataclass(frozen=True)
-class TriedCase:
-    """What a try of a case came to."""
-
-    symptom: Symptom | None
-    """None where it matches or could not be run."""
-    why_not: str = ""
-    """Why it could not be run."""
-
-    @classmethod
-    def of(cls, report: Report) -> TriedCase:
-        symptom = symptom_of(report)
-        is_error = symptom is None and report.error is not None
-        return cls(symptom, report.error.message if is_error and report.error else "")
-
-    @property
-    def sentence(self) -> str:
-        """What follows "with heads=1": "it matches"."""
-        if self.symptom is not None:
-            return f"it fails in another way: {self.symptom.sentence}"
-        return f"it does not run: {self.why_not}" if self.why_not else "it matches"
+Tried = Symptom | str
+"""What a try of a case came to: how it fails, or why it does not."""
 
 
-@dataclass(frozen=True)
-class ShrunkCase:
-    """Where the search ended."""
-
-    case: Case
-    symptom: Symptom
-    complete: bool
-    """Whether every simpler case was tried; False where the tries ran out first."""
-    needs: tuple[str, ...]
-    """What it takes to fail so: "heads=2: with heads=1 it matches"."""
+def tried_of(report: Report) -> Tried:
+    if symptom := symptom_of(report):
+        return symptom
+    return f"it does not run: {report.error.message}" if report.error else "it matches"
 
 
 @dataclass
 class ShrinkSearch:
     """No case is tried twice, and no more than are allowed."""
 
-    attempt: Callable[[Case, bool], TriedCase]
+    attempt: Callable[[WordedCase, bool], Tried]
     """Tries a case, where the second says so in a whole check."""
-    tensors: Sequence[str]
-    """What the target is given, by name."""
+    facts: Facts
     wanted: Symptom
     in_full: bool
     """Whether the symptom shows only in a whole check."""
     most: int
-    has_words: Callable[[Case], bool] = lambda case: True
-    """Whether a command line can ask for a case."""
-    told: Callable[[Simplification], object] = lambda step: None
+    told: Callable[[WordedCase, WordedCase], object] = lambda before, step: None
     """Told of each step that was taken."""
     count: int = 0
-    known: dict[Case, TriedCase] = field(default_factory=dict)
+    known: dict[Case, Tried] = field(default_factory=dict)
 
-    def run(self, start: Case, first: Sequence[Assigned] = ()) -> ShrunkCase:
+    @property
+    def complete(self) -> bool:
+        """Whether every simpler case was tried; False where the tries ran out first."""
+        return self.count < self.most
+
+    def run(self, start: WordedCase, layout: Assigned = ()) -> WordedCase:
         """The simplest case that is reached from one that fails, one step after another.
 
         The axes are gone through in their order, each until nothing simpler along it fails in the same way, and all of
-        them again until none gets any further. Every step is strictly simpler, so this ends.
+        them again until none gets any further. Every step is simpler, so this ends.
 
         Args:
-            first: layouts to try alone before anything else, because they are known to fail.
+            layout: one that is known to fail, to be tried alone before anything else.
         """
-        layouts = simpler(start, "layouts", self.tensors)
-        alone = [step for step in layouts if step.case.runs in [(run,) for run in first]]
-        case, before = self._taken(alone) or start, None
+        layouts = simpler(start, "layouts", self.facts)
+        alone = (step for step in layouts if step.case.runs == (layout,))
+        case, before = self._taken(start, alone) or start, None
         while case != before:
             before = case
             for axis in AXES:
-                smaller: Case | None = case
+                smaller: WordedCase | None = case
                 while smaller is not None:
                     case = smaller
-                    smaller = self._taken(simpler(case, axis, self.tensors))
-        return ShrunkCase(case, self.wanted, self.count < self.most, tuple(self._needs(case)))
+                    smaller = self._taken(case, simpler(case, axis, self.facts))
+        return case
 
-    def _taken(self, steps: Sequence[Simplification]) -> Case | None:
-        """The first of the cases that fails in the same way; None where none does."""
+    def _taken(self, case: WordedCase, steps: Iterable[WordedCase]) -> WordedCase | None:
+        """The first of the steps that fails in the same way; None where none does."""
         for step in steps:
-            if not self.has_words(step.case):
-                continue
             if step.case not in self.known:
-                if self.count >= self.most:
+                if not self.complete:
                     return None
                 self.count += 1
-                self.known[step.case] = self._tried(step.case)
-            found = self.known[step.case].symptom
-            if found and found.is_like(self.wanted) and found.is_named_like(self.wanted):
-                self.told(step)
-                return step.case
+                self.known[step.case] = self._tried(step)
+            found = self.known[step.case]
+            if isinstance(found, str):
+                continue
+            if found.is_like(self.wanted) and found.is_named_like(self.wanted):
+                self.told(case, step)
+                return step
         return None
 
-    def _tried(self, case: Case) -> TriedCase:
+    def _tried(self, case: WordedCase) -> Tried:
         """What came of a case; with its cause where all but the cause is as wanted, and a cause is."""
         tried = self.attempt(case, self.in_full)
-        symptom = tried.symptom
-        if symptom is None or self.in_full or self.wanted.fault is None:
+        if isinstance(tried, str) or self.in_full or self.wanted.fault is None:
             return tried
-        if symptom == CRASHED or not symptom.is_like(self.wanted):
+        if tried == CRASHED or not tried.is_like(self.wanted):
             return tried
-        whole = self.attempt(case, True).symptom
-        fault, alike = (whole.fault, whole.alike) if whole else (None, ())
-        return TriedCase(replace(symptom, fault=fault, alike=alike))
+        whole = self.attempt(case, True)
+        fault, alike = (None, ()) if isinstance(whole, str) else (whole.fault, whole.alike)
+        return replace(tried, fault=fault, alike=alike)
 
-    def _needs(self, case: Case) -> list[str]:
-        """For each way to simplify the case, the nearest that does not fail so: its steps come simplest first."""
+    def needs(self, case: WordedCase) -> list[str]:
+        """What it takes to fail so, "heads=2: with heads=1 it matches": for each way to simplify the case, the nearest
+        that does not fail so, since steps come simplest first."""
         nearest: dict[str, str] = {}
         for axis in AXES:
-            for step in simpler(case, axis, self.tensors):
-                if step.case in self.known and step.subject != ALL_OPTIONS:
-                    nearest[step.subject] = f"{step.change} {self.known[step.case].sentence}"
-        return [f"{subject}: {sentence}" for subject, sentence in nearest.items()]
+            for step in simpler(case, axis, self.facts):
+                if (found := self.known.get(step.case)) is not None:
+                    subject, change = case.beside(step)
+                    if isinstance(found, Symptom):
+                        found = f"it fails in another way: {found.sentence}"
+                    nearest[subject] = f"{subject}: {change} {found}"
+        return list(nearest.values())

@@ -1,16 +1,14 @@
-"""Shrinking: the search as a plan of the suite's runner, the worker of its quick tries, and what comes of it."""
+"""Shrinking: the search on checks of one process, the worker of its quick tries, and what comes of it."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import parse
 from ...model import failures
 from ...model.assignment import TENSORS, Assigned, parse_run
 from ...model.case import Case
@@ -27,12 +25,8 @@ from ..suite.case_factors import PACKING, TargetSignature, described
 from ..suite.checking import FACTORY, Checker, Checks, Setting, check_each
 from ..suite.outcome import CheckMessages, CheckOutcome, of_error
 from ..suite.plan import PlannedCheck
-from .case_words import Facts
-from .search import CRASHED, ShrinkSearch, ShrunkCase, TriedCase, symptom_of
-from .simpler_cases import Simplification, settled
-
-# Words that are no part of a case, and stand in every try as they were asked for.
-_AS_ASKED = ("device", "recover")
+from .search import CRASHED, ShrinkSearch, Symptom, symptom_of, tried_of
+from .simpler_cases import Facts, WordedCase
 
 
 @dataclass(frozen=True)
@@ -74,13 +68,17 @@ class ShrinkResult:
     """What a target's case came to."""
 
     request: CheckRequest
-    """The target with the fewest words of the shrunken case."""
+    """The target with the words of the shrunken case."""
     looked: Report
     """Of the case asked for."""
-    case: Case | None
-    """That, where it fails or matches."""
-    shrunk: ShrunkCase | None = None
+    case: WordedCase
+    """That one."""
+    shrunk: WordedCase | None = None
     """None where the case asked for matches."""
+    symptom: Symptom | None = None
+    needs: tuple[str, ...] = ()
+    complete: bool = True
+    """Whether every simpler case was tried."""
     last: Report | None = None
     """A whole check of the shrunken case; None where that crashes the process that runs it."""
     tries: int = 0
@@ -89,14 +87,14 @@ class ShrinkResult:
     @property
     def exit_code(self) -> int:
         """0 where nothing was to shrink, 1 where the small case fails; 3 where it crashes, which is no mismatch."""
-        if self.shrunk is None:
+        if self.symptom is None:
             return 0
-        return TargetFailure.exit_code if self.shrunk.symptom == CRASHED else 1
+        return TargetFailure.exit_code if self.symptom == CRASHED else 1
 
 
-Told = Callable[[Case, Simplification | None, int, Mapping[str, Any]], object]
-"""Told of the case that fails before the search, and of each step taken, with the number of tries so far and the words
-that give the case."""
+Told = Callable[[WordedCase, str, int], object]
+"""Told of the case that fails before the search, and of each one after it: how it differs from the one before ("with
+heads=1"; "" of the first), and the number of tries so far."""
 
 
 def shrink(
@@ -104,7 +102,7 @@ def shrink(
     *,
     most: int,
     setting: Setting = Setting(isolate=False),  # noqa: B008 - it is frozen
-    told: Told = lambda case, step, count, words: None,
+    told: Told = lambda case, change, count: None,
 ) -> ShrinkResult:
     """The smallest case that fails in the same way as the one asked for.
 
@@ -124,7 +122,7 @@ def shrink(
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     with contextlib.closing(Checks(trying)) as checks:
         found = _shrunken(request, takes, most, told, checks)
-    if found.shrunk and found.shrunk.symptom != CRASHED:
+    if found.symptom not in (None, CRASHED):
         whole = PlannedCheck("", found.request)
         (last,) = check_each([whole], replace(setting, checker=FACTORY))
         found = replace(found, last=last.report)
@@ -134,63 +132,56 @@ def shrink(
 def _shrunken(
     request: CheckRequest, takes: TargetSignature | None, most: int, told: Told, checks: Checks
 ) -> ShrinkResult:
-    facts = _facts_of(request, takes)
-    looked = checks.make(PlannedTry("", request)).report
-    wanted, case = symptom_of(looked), None
-    if looked.case is not None:
-        case = settled(replace(looked.case, dots=parse(request.options).get("dots")))
+    outcome = checks.make(PlannedTry("", request))
+    looked, wanted, facts = outcome.report, symptom_of(outcome.report), _facts_of(takes)
+    if wanted is None and (error := looked.error) is not None:
+        made: type[Failure] = getattr(failures, error.kind, Failure)
+        raise made(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
+    start = facts.in_full(outcome.request.options)
     if wanted is None:
-        _raise_error_of(looked)
-        return ShrinkResult(request, looked, case)
-    start = case or facts.resolved(request.options)
+        return ShrinkResult(request, looked, start)
 
-    def request_of(case: Case) -> CheckRequest:
-        return replace(request, options=facts.fewest_words(case) or {})
-
-    def attempt(case: Case, in_full: bool) -> Report:
-        planned = PlannedTry("", request_of(case), case=None if in_full else case)
-        return checks.make(planned).report
-
-    def tell(case: Case, step: Simplification | None, count: int) -> None:
-        told(case, step, count, request_of(case).options)
+    def attempt(case: WordedCase, in_full: bool) -> Report:
+        asked = replace(request, options=case.words)
+        return checks.make(PlannedTry("", asked, case=None if in_full else case.case)).report
 
     quick = attempt(start, False)
     plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
     names = {"do", *takes.names} if takes else {"do"}
+    tensors = [each.name for each in laid] or [name for name in TENSORS if name in names]
     search = ShrinkSearch(
-        lambda case, in_full: TriedCase.of(attempt(case, in_full)),
-        [each.name for each in laid] or [name for name in TENSORS if name in names],
+        lambda case, in_full: tried_of(attempt(case, in_full)),
+        replace(facts, tensors=tensors),
         replace(plain, fault=wanted.fault) if plain else wanted,
         plain is None,
         most,
-        has_words=lambda case: facts.fewest_words(case) is not None,
-        told=lambda step: tell(step.case, step, search.count),
+        lambda case, step: told(step, case.beside(step)[1], search.count),
     )
-    tell(start, None, 0)
+    told(start, "", 0)
     shrunk = search.run(start, _failing(quick))
-    return ShrinkResult(request_of(shrunk.case), looked, start, shrunk, tries=search.count)
+    return ShrinkResult(
+        replace(request, options=shrunk.words),
+        looked,
+        start,
+        shrunk,
+        search.wanted,
+        tuple(search.needs(shrunk)),
+        search.complete,
+        tries=search.count,
+    )
 
 
-def _facts_of(request: CheckRequest, takes: TargetSignature | None) -> Facts:
-    kept = {name: word for name, word in request.options.items() if name in _AS_ASKED}
+def _facts_of(takes: TargetSignature | None) -> Facts:
     if takes is None:
-        return Facts("softmax", "cpu", False, False, kept)
+        return Facts("softmax", "cpu", False, False)
     packs = bool(takes.names & PACKING) and "seqlens" not in takes.names
-    return Facts(takes.family, takes.device, "bias" in takes.names, packs, kept)
+    return Facts(takes.family, takes.device, "bias" in takes.names, packs)
 
 
-def _failing(report: Report) -> list[Assigned]:
-    """The layout of the first run that fails, where it can be asked for alone."""
-    run = report.failing
-    if run is None:
-        return []
-    return [tuple(pair for pair in parse_run(run.layout) if pair[1] != "contiguous")]
-
-
-def _raise_error_of(report: Report) -> None:
-    if (error := report.error) is not None:
-        made: type[Failure] = getattr(failures, error.kind, Failure)
-        raise made(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
+def _failing(report: Report) -> Assigned:
+    """The layout of the first run that fails, as it can be asked for alone."""
+    assigned = parse_run(report.failing.layout) if report.failing else ()
+    return tuple(pair for pair in assigned if pair[1] != "contiguous")
 
 
 class Shrinker:

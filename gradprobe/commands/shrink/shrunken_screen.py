@@ -1,24 +1,29 @@
-"""A shrunken case in the terminal: the verdict, what the failure needs, the place, and how to repeat it."""
+"""A shrunken case in the terminal, in JSON, and as a pytest test."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
+from ...inputs.history import CheckRequest
+from ...inputs.options import OPTIONS
 from ...model import documents
-from ...model.assignment import run_name
 from ...model.failures import TargetFailure
 from ...model.number import plural
 from ...model.report import failed_report
+from ...model.writing import visible
 from ...render.console import first_line
 from ...render.reasons import render_reasons
 from ...render.rows import folded, headed
+from ...targets.builtin import BUILTINS
 from .search import symptom_of
 from .shrinking import ShrinkResult
-from .simpler_cases import case_in_words
 
 
 def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Text]:
@@ -27,24 +32,24 @@ def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Tex
     Args:
         test: the file of the pytest test that was written.
     """
-    shrunk, last, target = result.shrunk, result.last, result.request.target
-    first = case_in_words(result.case) if result.case else ""
-    if shrunk is None:
-        words = f"nothing to shrink: it matches ({target}, {first})"
+    last, first = result.last, result.case.line
+    if result.shrunk is None or result.symptom is None:
+        words = f"nothing to shrink: it matches ({result.request.target}, {first})"
         yield from headed("MATCH", "bold green", words, width)
         return
-    words = f"from {first} to {case_in_words(shrunk.case)}, in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
+    took = f"in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
+    words = f"from {first} to {result.shrunk.line}, {took}"
     yield from headed("SHRUNK", "bold red", words, width)
     if last and (line := first_line(last)):
         yield Text(line, "bold")
-    yield from folded(f"fails in the same way: {shrunk.symptom.sentence}", width)
+    yield from folded(f"fails in the same way: {result.symptom.sentence}", width)
     for report in (last, result.looked):
         if report and report.causes:
             yield from render_reasons(report, width)
             break
-    for sentence in shrunk.needs:
+    for sentence in result.needs:
         yield from folded(sentence, width)
-    if not shrunk.complete:
+    if not result.complete:
         words = f"not every simpler case was tried: --tries {result.tries} are used up"
         yield from folded(words, width)
     was, now = symptom_of(result.looked), symptom_of(last) if last else None
@@ -62,20 +67,65 @@ def _check_line(result: ShrinkResult) -> str:
 
 def document_of(result: ShrinkResult, test: str | None) -> dict[str, Any]:
     """The report of the shrunken case, or of one that matches, with what was done under "shrink"."""
-    shrunk, asked = result.shrunk, result.case
-    runs = [run_name(assigned) for assigned in asked.runs] if asked else []
     about = {
-        "from": {**asdict(asked), "layouts": [], "runs": runs} if asked else {},
+        "from": result.case.words,
         "tries": result.tries,
-        "complete": shrunk is None or shrunk.complete,
+        "complete": result.complete,
         "test": test,
-        "needs": list(shrunk.needs) if shrunk else [],
-        "symptom": asdict(shrunk.symptom) if shrunk else None,
+        "needs": list(result.needs),
+        "symptom": asdict(result.symptom) if result.symptom else None,
         "seconds": round(result.seconds, 4),
     }
-    report = result.last if shrunk else result.looked
+    report = result.last if result.shrunk else result.looked
     if report is None:
         name = result.request.target
         words = f"target {name!r} crashed: the process that ran it ended"
         report = failed_report(TargetFailure(words), _check_line(result), name)
     return {**documents.document_of(report), "shrink": about}
+
+
+_TEST = '''"""{first}
+
+The smallest case that fails so. It passes once the fault is gone.
+"""
+
+{imports}from gradprobe.testing import assert_backward_matches
+
+{here}
+def test_{name}_shrunk():
+    assert_backward_matches(
+        {subject},
+{options}    )
+'''
+
+
+def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
+    """The source of a test of what was asked.
+
+    Args:
+        first: what is wrong, in one line.
+        file: where the test is to lie; it finds the target's file from there.
+    """
+    place, _, function = request.target.rpartition(":")
+    subject, imports, here = repr(request.target), "", ""
+    if place.endswith(".py") and request.target not in BUILTINS:
+        path = os.path.relpath(Path(place).resolve(), file.resolve().parent)
+        subject = f"str((HERE / {path!r}).resolve()) + {':' + function!r}"
+        imports = "from pathlib import Path\n\n"
+        here = "HERE = Path(__file__).resolve().parent\n\n"
+    words = {"family": request.family, "reference": request.reference} | dict(request.options)
+    numbers = {option.name for option in OPTIONS if option.numbers}
+    options = ""
+    for name, word in words.items():
+        if word is not None:
+            value = tuple(map(_number, word.split(","))) if name in numbers else word
+            options += f"        {name}={value!r},\n"
+    name = re.sub(r"\W+", "_", function or request.target).lower()
+    title = visible(first).replace("\\", r"\\").replace('"""', "'''")
+    return _TEST.format(
+        first=title, imports=imports, here=here, name=name, subject=subject, options=options
+    )
+
+
+def _number(word: str) -> float:
+    return float(word) if re.search(r"[.en]", word) else int(word)

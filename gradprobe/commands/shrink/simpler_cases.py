@@ -1,125 +1,121 @@
-"""What a simpler case is, one part of its key after another; the cases one step simpler along each; a case in words."""
+"""A case by the words of its command line, and the words that make it simpler in one respect after another."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+from ...inputs.options import OPTIONS, length_words, parse
 from ...inputs.tensor_layouts import layout_of
-from ...model.assignment import KNOWN, TENSORS, run_name
+from ...model.assignment import KNOWN, Assigned, run_name
 from ...model.case import DTYPES, PATTERNS, Case
+from ...model.failures import UsageFailure
+from ...model.resolution import resolve
 from ...probing.experiment import layouts_of
 
-# The value with which each option is off. Those of a family's own, and scale and tau, are in `options_on`.
-OFF: dict[str, Any] = {
-    "causal": False, "window": None, "softcap": None, "bias": False, "bias_axes": Case.bias_axes, "alibi": False,
-    "mask": None, "sinks": False, "dropout": 0.0, "seqlens": None, "cu_seqlens_q": None, "align": Case.align,
-    "repeat": 1, "poison": False, "strict": False, "dots": None,
-    "block_m": Case.block_m, "block_n": Case.block_n,
-}  # fmt: skip
-# What goes with an option that is taken off.
-_WITH = {
-    "bias": ("bias_axes", "bias_rank", "bias_window"),
+Words = Mapping[str, Any]
+"""Options as the command line holds them. What is None is not given."""
+# Words that are no part of a case, and stand in every try as they were asked for.
+_AS_ASKED = ("device", "recover")
+_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+# What is simpler without, and what goes with it.
+_OPTIONS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("causal", "softcap", "bias_axes", "alibi", "sinks", "dropout", "seqlens", "align", "repeat", "poison", "strict",
+     "dots", "block_m", "block_n", "scale"), ()
+) | {
+    "window": ("window_as",), "bias": ("bias_axes", "bias_rank", "bias_window"),
     "mask": ("mask_axes", "mask_rank", "mask_as"),
-    "cu_seqlens_q": ("cu_seqlens_k",),
-}
+}  # fmt: skip
 # The first that come to mind where a gradient is wrong; the others follow.
 _USUAL = ("do", "q", "k", "v")
-# What is said only where it is not that of another.
-_BESIDE = {"kv_heads": "heads", "seqlen_k": "seqlen_q", "head_dim_v": "head_dim"}
-_SIZES = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
-ALL_OPTIONS = "options"
-
-
-def key(case: Case) -> tuple[Any, ...]:
-    """The sort key of a case: a smaller key is a simpler case. It has one part for each of AXES."""
-    return tuple(axis.part(case) for axis in AXES.values())
-
-
-def settled(case: Case) -> Case:
-    """The case with its layouts in normal form: as runs, without the tensors that lie contiguous."""
-    runs = []
-    for assigned in layouts_of(case):
-        runs.append(tuple(pair for pair in assigned if pair[1] != "contiguous"))
-    return replace(case, layouts=(), runs=tuple(runs))
-
-
-def options_on(case: Case) -> list[str]:
-    """The options that a case uses. The lazy family is causal whatever is asked for."""
-    found = [name for name, off in OFF.items() if getattr(case, name) != off]
-    if case.family == "lazy" and "causal" in found:
-        found.remove("causal")
-    if not _has_default_scale(case):
-        found.append("scale")
-    return [*found, "tau"] if any(case.tau or ()) else found
-
-
-def _has_default_scale(case: Case) -> bool:
-    return math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12)
-
-
-def in_words(case: Case, names: Sequence[str]) -> str:
-    """Fields of a case in one line: "heads=2 seqlen=1 causal"."""
-    words = []
-    for name in names:
-        value, other = getattr(case, name), _BESIDE.get(name, "")
-        if value is None or (other in names and value == getattr(case, other)):
-            continue
-        flag = name.replace("cu_seqlens_q", "cu_seqlens").replace("_", "-")
-        if name == "seqlen_q" and "seqlen_k" in names and value == case.seqlen_k:
-            flag = "seqlen"
-        if name == "runs":
-            flag, value = "layout", " and ".join(map(run_name, layouts_of(case)))
-        elif isinstance(value, tuple):
-            value = ",".join(map(str, value))
-        words.append(flag if isinstance(value, bool) else f"{flag}={value}")
-    return " ".join(words)
-
-
-def case_in_words(case: Case) -> str:
-    """A case in one line: "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
-    names = [*_SIZES, *options_on(case), "runs"]
-    for name in ("pattern", "seed", "dtype"):
-        if getattr(case, name) != getattr(Case, name):
-            names.append(name)
-    return in_words(case, names)
 
 
 @dataclass(frozen=True)
-class Simplification:
-    """A simpler case, and in which respect it is that."""
-
-    subject: str
-    """What becomes simpler, as it is now: "heads=2", "causal"."""
-    change: str
-    """How it changes: "with heads=1", "without it"."""
+class WordedCase:
+    words: Words
+    """With its sizes and its layouts, also those that are the default."""
     case: Case
 
+    @property
+    def line(self) -> str:
+        """ "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
+        return _in_line(self.words)
 
-def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Simplification]:
-    """The cases that are simpler along one axis, and no less simple along those before it; the simplest first.
-
-    Args:
-        case: settled, as the simpler ones are too.
-        tensors: what the target is given, by name.
-    """
-    here, found, own = key(case), dict[Case, Simplification](), AXES[axis]
-    if axis == "options":
-        steps = _options(case)
-    else:
-        cases = _layouts(case, tensors) if own.smaller is None else own.smaller(case)
-        steps = (_step(case, other, own.names) for other in cases)
-    for step in steps:
-        if key(step.case) < here:
-            found.setdefault(step.case, step)
-    return sorted(found.values(), key=lambda step: key(step.case))
+    def beside(self, other: WordedCase) -> tuple[str, str]:
+        """What another case has otherwise, and how: ("heads=2", "with heads=1"), ("causal", "without it")."""
+        names = [name for name in self.words if self.words[name] != other.words.get(name)]
+        names += [name for name in other.words if name not in self.words]
+        own, its = (
+            _in_line({name: of.words.get(name) for name in names}) for of in (self, other)
+        )
+        return own or ", ".join(names), f"with {its}" if its else "without it"
 
 
-def _step(case: Case, smaller: Case, names: Sequence[str]) -> Simplification:
-    return Simplification(in_words(case, names), f"with {in_words(smaller, names)}", smaller)
+def _in_line(words: Words) -> str:
+    found = list[str]()
+    for name, word in words.items():
+        flag = "layout" if name == "runs" else name.replace("_", "-")
+        value = (
+            (" and " if name == "runs" else ",").join(word) if isinstance(word, list) else word
+        )
+        if not (word is None or word is False or name in _AS_ASKED):
+            found.append(flag if word is True else f"{flag}={value}")
+    return " ".join(found)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What of a target decides which case words mean."""
+
+    family: str
+    device: str
+    takes_bias: bool
+    packs: bool
+    """Whether the target takes its sequences packed."""
+    tensors: Sequence[str] = ()
+    """What the target is given, by name."""
+
+    def worded(self, words: Words) -> WordedCase:
+        """The case that words mean. Raises UsageFailure where no case has them."""
+        names = [option.name for option in OPTIONS if words.get(option.name) is not None]
+        words = {name: words[name] for name in names}
+        given, takes_bias = {**parse(words), "device": self.device}, self.takes_bias
+        case = resolve(given, self.family, takes_bias=takes_bias, packs=self.packs)
+        runs = list[Assigned]()
+        for assigned in layouts_of(case):
+            runs.append(tuple(pair for pair in assigned if pair[1] != "contiguous"))
+        return WordedCase(words, replace(case, layouts=(), runs=tuple(runs)))
+
+    def in_full(self, words: Words) -> WordedCase:
+        """The same with all words that steps change. Raises UsageFailure."""
+        case = self.worded(words).case
+        return self.worded({**words, **_sizes(case, words.get("tau")), **_laid(*case.runs)})
+
+
+def _laid(*runs: Assigned) -> Words:
+    names = list(map(run_name, runs))
+    if len(runs) == 1 and runs[0]:
+        return {"layout": names[0].split(","), "runs": None}
+    return {"layout": None, "runs": names}
+
+
+def _sizes(case: Case, tau: str | None = None) -> Words:
+    """The sizes of a case as words; of what is as large as another nothing."""
+    if tau is not None and case.tau is not None:
+        tau = str(case.tau[0]) if len(set(case.tau)) == 1 else ",".join(map(str, case.tau))
+    return {
+        "batch": case.batch,
+        "heads": case.heads,
+        "kv_heads": None if case.kv_heads == case.heads else case.kv_heads,
+        **dict.fromkeys(_LENGTHS),
+        **length_words(case),
+        "head_dim": case.head_dim,
+        "head_dim_v": None if case.head_dim_v == case.head_dim else case.head_dim_v,
+        "tau": tau,
+    }
 
 
 def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
@@ -132,16 +128,19 @@ def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
     return sorted(mark for mark in marks if 1 <= mark < size)
 
 
-def _packed(case: Case) -> tuple[list[int], list[int]]:
-    """The lengths of the packed sequences; none where there are none."""
-    ends = (case.cu_seqlens_q or (), case.cu_seqlens_k or ())
-    rows, keys = ([end - start for start, end in pairwise(side)] for side in ends)
-    return rows, keys
+def _smaller_pairs(first: int, second: int, blocks: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Both alike, and where they are not, one of them smaller: the longer counts, then whether they are alike."""
+    pairs = [(size, size) for size in ladder(max(first, second) + (first != second), blocks)]
+    if first != second:
+        pairs += [(size, second) for size in ladder(first, blocks)]
+        pairs += [(first, size) for size in ladder(second, blocks)]
+    return sorted(pairs, key=lambda pair: (max(pair), pair[0] != pair[1], sum(pair)))
 
 
-def _sequences(case: Case) -> int:
-    """How many there are: batches, or what is packed into one."""
-    return case.batch if case.cu_seqlens_q is None else len(case.cu_seqlens_q) - 1
+def _packed(case: Case) -> list[list[int]]:
+    """The lengths of packed sequences, of rows and of keys; none where there are none."""
+    sides = (case.cu_seqlens_q or (), case.cu_seqlens_k or ())
+    return [[end - start for start, end in pairwise(ends)] for ends in sides]
 
 
 def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
@@ -152,166 +151,110 @@ def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
 
 def _fewer_sequences(case: Case) -> Iterator[Case]:
     """The first batches or packed sequences, and the last."""
-    have, (rows, keys) = _sequences(case), _packed(case)
-    for count in ladder(have):
-        for part in (slice(0, count), slice(have - count, have)):
-            if case.cu_seqlens_q is not None:
+    rows, keys = _packed(case)
+    for count in ladder(len(rows) or case.batch):
+        for part in (slice(count), slice(-count, None)):
+            if rows:
                 yield _repacked(case, rows[part], keys[part])
             else:
-                seqlens = case.seqlens[part] if case.seqlens else case.seqlens
-                yield replace(case, batch=count, seqlens=seqlens)
+                yield replace(case, batch=count, seqlens=case.seqlens and case.seqlens[part])
 
 
 def _fewer_heads(case: Case) -> Iterator[Case]:
-    """With groups as they are where they divide the heads, and with groups of one."""
+    """With groups as they are where they divide the heads, and with groups of one; at last as many without groups."""
     group = case.heads // case.kv_heads
     for count in ladder(case.heads):
-        for size in (group, 1) if count % group == 0 else (1,):
+        for size in (1, group) if count % group == 0 else (1,):
             yield case.with_heads(count, count // size)
-
-
-def _ungrouped(case: Case) -> Iterator[Case]:
     yield replace(case, kv_heads=case.heads)
 
 
-def _smaller_pairs(first: int, second: int, blocks: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Both alike, and where they are not, one of them smaller."""
-    pairs = [(size, size) for size in ladder(max(first, second) + (first != second), blocks)]
-    if first != second:
-        pairs += [(size, second) for size in ladder(first, blocks)]
-        pairs += [(first, size) for size in ladder(second, blocks)]
-    return pairs
-
-
 def _shorter(case: Case) -> Iterator[Case]:
-    blocks = (case.block_m, case.block_n)
-    if case.cu_seqlens_q is None:
+    blocks, sides = (case.block_m, case.block_n), _packed(case)
+    if not sides[0]:
         for rows, keys in _smaller_pairs(case.seqlen_q, case.seqlen_k, blocks):
             yield case.with_lengths(rows, keys)
-        return
-    sides = _packed(case)
-    for size in ladder(max(map(max, sides)), blocks):
-        shorter = [[min(size, length) for length in side] for side in sides]
-        yield _repacked(case, *shorter)
+    for size in ladder(max(map(max, sides)), blocks) if sides[0] else ():
+        yield _repacked(case, *([min(size, length) for length in side] for side in sides))
 
 
 def _smaller_dims(case: Case) -> Iterator[Case]:
-    """A default scale follows the head dim of q and k."""
     for dim, value_dim in _smaller_pairs(case.head_dim, case.head_dim_v):
-        scale = float(dim) ** -0.5 if _has_default_scale(case) else case.scale
-        yield replace(case, head_dim=dim, head_dim_v=value_dim, scale=scale)
+        yield replace(case, head_dim=dim, head_dim_v=value_dim)
 
 
-def _options(case: Case) -> Iterator[Simplification]:
-    on = options_on(case)
-    if len(on) > 1:
-        yield Simplification(ALL_OPTIONS, "without any", _without(case, on))
-    for name in on:
-        yield Simplification(in_words(case, [name]), "without it", _without(case, [name]))
-    for name, value in _smaller_values(case):
-        yield _step(case, replace(case, **{name: value}), [name])
+def _fewer_options(of: WordedCase) -> Iterator[Words]:
+    """Without one after another; then those that may have a smaller value."""
+    case, words = of.case, of.words
+    for name, others in _OPTIONS.items():
+        if words.get(name) and not (name == "bias" and case.family == "lazy"):
+            yield dict.fromkeys((name, *others))
+    if case.cu_seqlens_q is not None:
+        yield _sizes(replace(case, cu_seqlens_q=None, cu_seqlens_k=None))
+    if case.family == "lazy" and case.bias:
+        yield {"bias": False, "bias_window": None}
+        yield from ({"bias_window": size} for size in ladder(case.bias_window))
+    if any(case.tau or ()):
+        yield {"tau": "0.0"}
+    for at, length in enumerate(case.seqlens or ()):
+        for size in (0, *ladder(length)) if length else ():
+            lengths = [*(case.seqlens or ())]
+            lengths[at] = size
+            yield {"seqlens": ",".join(map(str, lengths))}
 
 
-def _without(case: Case, names: Collection[str]) -> Case:
-    """The case with these options off. What depends on them takes its default."""
-    off: dict[str, Any] = {name: OFF[name] for name in names if name in OFF}
-    for name in names:
-        off |= {other: getattr(Case, other) for other in _WITH.get(name, ())}
-    if "scale" in names:
-        off["scale"] = case.head_dim**-0.5
-    if "tau" in names:
-        off["tau"] = (0.0,) * case.heads
-    return replace(case, **off)
-
-
-def _smaller_values(case: Case) -> Iterator[tuple[str, Any]]:
-    """Options that stay on with a smaller value."""
-    for name, least in (("window", (-1, 0)), ("seqlens", (0,))):
-        value = getattr(case, name) or ()
-        for at, end in enumerate(value):
-            for size in (*least, *ladder(end)):
-                yield name, (*value[:at], size, *value[at + 1 :])
-    if case.bias and case.family == "lazy":
-        yield from (("bias_window", size) for size in ladder(case.bias_window))
-    yield from (("repeat", size) for size in ladder(case.repeat))
-
-
-def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Case]:
+def _simpler_layouts(case: Case, tensors: Sequence[str]) -> Iterator[Words]:
     """One run, or one fewer; of one with fewer tensors: none, each one alone, each half, and all but one."""
-    runs = layouts_of(case)
+    runs = case.runs
     if len(runs) > 1:
-        for at, run in enumerate(runs):
-            yield replace(case, runs=(run,))
-            yield replace(case, runs=(*runs[:at], *runs[at + 1 :]))
+        yield from map(_laid, sorted(runs, key=_moved))
+        yield from (_laid(*runs[:at], *runs[at + 1 :]) for at in range(len(runs)))
         return
-    order = [*(name for name in _USUAL if name in tensors), *tensors]
-    laid = [(name, layout_of(name, runs[0])) for name in dict.fromkeys(order)]
-    named = [pair for pair in laid if pair[1] != "contiguous"]
+    order = dict.fromkeys([*(name for name in _USUAL if name in tensors), *tensors])
+    laid = ((name, layout_of(name, runs[0])) for name in order)
+    named = tuple(pair for pair in laid if pair[1] != "contiguous")
     half = len(named) // 2
-    kept = [[], *([pair] for pair in named), named[:half], named[half:]]
-    kept += [named[:at] + named[at + 1 :] for at in range(len(named))]
-    for pairs in kept:
-        yield replace(case, runs=(tuple(pairs),))
+    yield _laid(())
+    yield from (_laid((pair,)) for pair in named)
+    yield from map(_laid, (named[:half], named[half:]))
+    yield from (_laid(named[:at] + named[at + 1 :]) for at in range(len(named)))
 
 
-def _other_patterns(case: Case) -> Iterator[Case]:
-    return (replace(case, pattern=pattern) for pattern in PATTERNS)
+def _moved(run: Assigned) -> tuple[bool, int, int]:
+    """What makes one layout simpler than another: how many tensors it moves, and how far down the list of layouts."""
+    is_all = any(tensor == "all" for tensor, _ in run)
+    return is_all, len(run), sum(KNOWN.index(layout) for _, layout in run)
 
 
-def _other_dtypes(case: Case) -> Iterator[Case]:
-    return (replace(case, dtype=dtype) for dtype in DTYPES)
+_SIZES = {
+    "batch": _fewer_sequences, "heads": _fewer_heads, "lengths": _shorter, "dims": _smaller_dims
+}  # fmt: skip
+_CHOICES = {"pattern": PATTERNS, "dtype": DTYPES}
+AXES = (*_SIZES, "options", "layouts", *_CHOICES)
+"""In which respects a case may be simpler. One with fewer heads is simpler however long it is."""
 
 
-def _pair(rows: int, keys: int) -> tuple[int, ...]:
-    """The longer of two; then a square before any other matrix; then both."""
-    return max(rows, keys), int(rows != keys), rows + keys
+def _changes(of: WordedCase, axis: str, tensors: Sequence[str]) -> Iterator[Words]:
+    """The words that change, the simplest first."""
+    if axis in _SIZES:
+        for case in _SIZES[axis](of.case):
+            yield _sizes(case, of.words.get("tau"))
+    elif axis == "options":
+        yield from _fewer_options(of)
+    elif axis == "layouts":
+        yield from _simpler_layouts(of.case, tensors)
+    else:
+        known, default = _CHOICES[axis], getattr(Case, axis)
+        for choice in known[: known.index(getattr(of.case, axis))]:
+            yield {axis: None if choice == default else choice}
 
 
-def _option_part(case: Case) -> tuple[Any, ...]:
-    """How many options are on; then how far the window, the bias and the lengths reach."""
-    window = [end + 1 for end in case.window or ()]  # 0 of one without a limit
-    bias = case.bias_window if case.bias and case.family == "lazy" else 0
-    lengths = (len(set(case.seqlens or ())), sum(case.seqlens or ()))
-    return len(options_on(case)), sum(window), bias, lengths, case.repeat
-
-
-def _layout_part(case: Case) -> tuple[int, ...]:
-    """How many runs; then how many tensors lie otherwise than contiguous; then how far down the list of layouts."""
-    runs, count, places = layouts_of(case), 0, 0
-    for tensor, layout in (pair for run in runs for pair in run):
-        if layout != "contiguous":
-            count += len(TENSORS) if tensor == "all" else 1
-            places += KNOWN.index(layout)
-    return len(runs), count, places
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One respect in which a case may be simpler."""
-
-    names: tuple[str, ...]
-    """The fields that say it."""
-    part: Callable[[Case], Any]
-    """Its part of the key."""
-    smaller: Callable[[Case], Iterator[Case]] | None = None
-    """Cases that may be simpler; None of layouts and options."""
-
-
-AXES = {
-    "batch": Axis(("batch", "cu_seqlens_q"), _sequences, _fewer_sequences),
-    "heads": Axis(("heads",), lambda case: case.heads, _fewer_heads),
-    "groups": Axis(("kv_heads",), lambda case: case.heads // case.kv_heads, _ungrouped),
-    "lengths": Axis(
-        ("seqlen_q", "seqlen_k"), lambda case: _pair(case.seqlen_q, case.seqlen_k), _shorter
-    ),
-    "dims": Axis(
-        ("head_dim", "head_dim_v"),
-        lambda case: _pair(case.head_dim, case.head_dim_v),
-        _smaller_dims,
-    ),
-    "options": Axis((), _option_part),
-    "layouts": Axis(("runs",), _layout_part),
-    "values": Axis(("pattern",), lambda case: PATTERNS.index(case.pattern), _other_patterns),
-    "dtype": Axis(("dtype",), lambda case: DTYPES.index(case.dtype), _other_dtypes),
-}
-"""The first is the most important: a case with fewer heads is simpler however long it is."""
+def simpler(of: WordedCase, axis: str, facts: Facts) -> Iterator[WordedCase]:
+    """The cases that are simpler in one respect, the simplest first."""
+    seen = {of.case}
+    for changes in _changes(of, axis, facts.tensors):
+        with contextlib.suppress(UsageFailure):  # no case has these words
+            step = facts.worded({**of.words, **changes})
+            if step.case not in seen:
+                seen.add(step.case)
+                yield step

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from gradprobe.commands.shrink.search import NAN, NUMBERS, ShrinkSearch, Symptom, TriedCase
+from gradprobe.commands.shrink.search import NAN, NUMBERS, ShrinkSearch, Symptom
 from gradprobe.commands.shrink.simpler_cases import AXES, simpler
-from tests.commands.shrink.cases import TENSORS, settled_case
+from tests.commands.shrink.cases import FACTS, worded
 
 WRONG = Symptom(NUMBERS, "dQ", ("dQ",), ("dQ", "dK"))
 LARGE = Symptom(
@@ -17,13 +17,14 @@ def shrunk(case, rule, wanted=WRONG, most=200, named=lambda case: None):
     orders = []
 
     def attempt(tried, in_full):
-        orders.append((tried, in_full))
-        symptom = rule(tried)
+        orders.append((tried.case, in_full))
+        symptom = rule(tried.case)
         if symptom is not None and in_full:
-            symptom = replace(symptom, fault=named(tried))
-        return TriedCase(symptom)
+            symptom = replace(symptom, fault=named(tried.case))
+        return symptom or "it matches"
 
-    search = ShrinkSearch(attempt, TENSORS, wanted, False, most)
+    facts = FACTS[case.case.family]
+    search = ShrinkSearch(attempt, facts, wanted, False, most)
     return search.run(case), search, orders
 
 
@@ -33,51 +34,51 @@ def fails_where(holds):
 
 def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
     options = {"causal": True, "softcap": 2.0, "dtype": "float16"}
-    case = settled_case("softmax", heads=4, kv_heads=2, seqlen=200, **options)
+    case = worded("softmax", heads=4, kv_heads=2, seqlen=200, **options)
     holds = lambda case: case.heads > case.kv_heads and case.seqlen_q >= 17 and case.causal  # noqa: E731
-    found, _, _ = shrunk(case, fails_where(holds))
-    assert found.case == settled_case(
-        "softmax", batch=1, heads=2, kv_heads=1, seqlen=17, head_dim=1, causal=True, runs=((),)
-    )
-    assert found.complete
-    assert found.needs == (
-        "heads=2: with heads=1 it matches",
-        "kv-heads=1: with kv-heads=2 it matches",
+    found, search, _ = shrunk(case, fails_where(holds))
+    words = {"batch": 1, "heads": 2, "kv_heads": 1, "seqlen": 17, "head_dim": 1, "causal": True}
+    assert found.words == {**words, "runs": ["contiguous"]}
+    assert search.complete
+    assert search.needs(found) == [
+        "heads=2 kv-heads=1: with heads=1 it matches",
+        "kv-heads=1: without it it matches",
         "seqlen=17: with seqlen=16 it matches",
         "causal: without it it matches",
-    )
+    ]
 
 
 def test_what_a_later_axis_allows_is_tried_again_along_an_earlier_one():
     holds = fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window)
-    found, _, _ = shrunk(settled_case("lazy", heads=1, batch=1), holds)
+    found, _, _ = shrunk(worded("lazy", heads=1, batch=1), holds)
     assert (found.case.bias_window, found.case.seqlen_q) == (1, 1)
 
 
 def test_no_case_is_tried_twice_nothing_simpler_than_the_last_fails_and_no_more_than_allowed_are():
     holds = fails_where(lambda case: case.seqlen_q * case.head_dim >= 50 and case.heads != 2)
-    found, search, orders = shrunk(settled_case("softmax", heads=5), holds)
+    found, search, orders = shrunk(worded("softmax", heads=5), holds)
     assert len(orders) == len({case for case, _ in orders}) == search.count
-    steps = [step for axis in AXES for step in simpler(found.case, axis, TENSORS)]
+    facts = FACTS["softmax"]
+    steps = [step for axis in AXES for step in simpler(found, axis, facts)]
     assert all(holds(step.case) is None for step in steps)
     holds = fails_where(lambda case: case.heads >= 3)
-    found, search, orders = shrunk(settled_case("softmax"), holds, most=7)
-    assert (search.count, len(orders), found.complete) == (7, 7, False)
+    found, search, orders = shrunk(worded("softmax"), holds, most=7)
+    assert (search.count, len(orders), search.complete) == (7, 7, False)
 
 
 def test_a_case_that_fails_otherwise_is_not_followed():
     other = replace(WRONG, first="dK", own=("dK",))
     rule = lambda case: WRONG if case.seqlen_q >= 33 else other  # noqa: E731
-    found, _, _ = shrunk(settled_case("softmax", batch=1, heads=1), rule)
+    found, search, _ = shrunk(worded("softmax", batch=1, heads=1), rule)
     assert found.case.seqlen_q == 33
     why = "seqlen=33: with seqlen=32 it fails in another way: dK first, wrong numbers"
-    assert found.needs[-1] == why
+    assert search.needs(found)[-1] == why
 
 
 def test_where_a_cause_is_named_a_case_must_have_it_named_too():
     wanted = replace(WRONG, fault="tile/dK-last-rows")
     found, _, orders = shrunk(
-        settled_case("softmax", batch=1, heads=1), lambda case: WRONG, wanted,
+        worded("softmax", batch=1, heads=1), lambda case: WRONG, wanted,
         named=lambda case: "tile/dK-last-rows" if case.seqlen_q >= 33 else None,
     )  # fmt: skip
     assert (found.case.seqlen_q, found.case.head_dim) == (33, 1)
@@ -85,7 +86,7 @@ def test_where_a_cause_is_named_a_case_must_have_it_named_too():
 
 
 def test_only_the_tensors_that_it_takes_lie_otherwise_than_contiguous():
-    case = settled_case("softmax", layouts=(("all", "distinct"),))
+    case = worded("softmax", layout=["distinct"])
     needed = {"do", "k"}
 
     def holds(case):
