@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ..commands.settings import seconds
@@ -13,7 +12,6 @@ from ..render.terminal import (
     Progress,
     dump,
     interrupted,
-    note,
     print_failure,
     show,
     width,
@@ -30,8 +28,6 @@ _CHECK = "The gate: a command that fails where the kernel is wrong, such as 'pyt
 _FILE = "Where faults are planted (default: the target's own file)"
 _WORKERS = "Gates that run at the same time (default: one a core, or one with a GPU)"
 _TIMEOUT = "Time for one fault (default: 5 times what the gate takes, and 30 s)"
-# How many lie between two words on stderr of how far it is, where there is no terminal.
-_BETWEEN = 10
 
 
 @Command("target family", takes_file=True)
@@ -54,13 +50,13 @@ def mutate(
     gate = _gate(call, check)
     at_a_time = count_of_workers(workers, unless_gpu=True)
     limit = None if timeout is None else seconds(timeout)
-    wanted = _wanted(classes)
+    wanted = _wanted(classes) if classes is not None else None
     from ..commands.mutate.campaign import Campaign, Gate
     from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled
 
     request = call.request
     source = read_file(*file_of(request, file))
-    mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
+    mutants = [one for one in mutants_of(source) if wanted is None or one.fault_class in wanted]
     if not mutants:
         reason = f"no fault of class {classes} can be planted in {source.path}"
         raise UsageFailure(reason, "drop --class")
@@ -73,52 +69,42 @@ def _run(campaign: Campaign, call: Call) -> int:
     """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
     from ..commands.mutate.campaign_screen import campaign_as_json, render_campaign
 
-    latest, total, json_file = campaign, len(campaign.chosen), call.forms.json
-
-    def take(so_far: Campaign) -> None:
-        nonlocal latest
-        latest, done = so_far, len(so_far.outcomes)
-        tick(f"fault {done} of {total}", done / total)
-        if done % _BETWEEN == 0 and not sys.stderr.isatty():
-            note(f"{done} of {total} tried")
-        if json_file is not None and keeps_changing(json_file):
-            dump(json_file, unfinished(campaign_as_json(so_far, call.line)))
-
+    latest, done, total, json_file = campaign, 0, len(campaign.chosen), call.forms.json
     with Progress() as tick:
         tick("the gate on the file as it is", None)
         try:
-            ended = campaign.run(take)
+            for latest in campaign.run():
+                done = len(latest.outcomes)
+                tick(f"fault {done} of {total}", done / total)
+                if json_file is not None and keeps_changing(json_file):
+                    dump(json_file, unfinished(campaign_as_json(latest, call.line)))
         except KeyboardInterrupt:
-            done = len(latest.outcomes)
             if done and json_file != "-":
                 write_stdout(f"INTERRUPTED  {done} of {total} faults were tried; of these:\n")
-                tick.over(lambda: show(render_campaign(latest, width())))
+                shown = list(render_campaign(latest, width()))
+                tick.over(lambda: show(shown))
             print_failure(interrupted(done, total, "faults"))
             raise
-    show_document(json_file, campaign_as_json(ended, call.line), render_campaign(ended, width()))
-    return ended.exit_code
+    document, shown = campaign_as_json(latest, call.line), list(render_campaign(latest, width()))
+    show_document(json_file, document, shown)
+    return latest.exit_code
 
 
 def _gate(call: Call, check: str | None) -> str:
     """The command of the gate, as a person types it."""
     request = call.request
-    if check is not None:
-        for name in sorted(request.options.keys() - {"seed", "device"}):
-            flag = flag_of(name)
-            words = f"{flag}: a case of gradprobe check, and --check names another gate"
-            raise UsageFailure(words, f"drop {flag}")
-        return check
-    if request.target.endswith(".py"):
+    if check is None and request.target.endswith(".py"):
         words = f"target {request.target!r} names no function for gradprobe to check"
         raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
-    return request.command()
+    for name in sorted(request.options.keys() - {"seed", "device"}) if check is not None else ():
+        words = f"{flag_of(name)}: a case of gradprobe check, and --check names another gate"
+        raise UsageFailure(words, f"drop {flag_of(name)}")
+    return request.command() if check is None else check
 
 
-def _wanted(classes: str | None) -> set[str]:
+def _wanted(classes: str) -> set[str]:
     from ..commands.mutate.mutants import CLASSES
 
-    if classes is None:
-        return set(CLASSES)
     given = {word.strip().upper() for word in classes.split(",")}
     if unknown := sorted(given - CLASSES.keys()):
         way_out = did_you_mean(unknown[0], CLASSES, "") or "gradprobe explain S1 says what one is"

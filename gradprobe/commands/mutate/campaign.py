@@ -8,8 +8,8 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...model.failures import TargetFailure, UsageFailure
@@ -19,7 +19,7 @@ from ...processes.startup import STARTUP
 from ...source.kernel_file import KernelFile
 from .mutants import Mutant
 
-KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
+KILLED, SURVIVED, INVALID = "killed", "survived", "did_not_run"
 # A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
 _TIMES, _MORE = 5.0, 30.0
 
@@ -122,7 +122,7 @@ class Campaign:
     workers: int
     timeout: float | None
     """Seconds for one mutant; None for what the gate's own time on the file gives."""
-    outcomes: tuple[MutantOutcome, ...] = field(default=())
+    outcomes: tuple[MutantOutcome, ...] = ()
     """In the order of the file."""
     seconds: float = 0.0
     plain_seconds: float = 0.0
@@ -138,34 +138,31 @@ class Campaign:
             return 1
         return 0 if self.having(KILLED) else 3
 
-    def run(self, told: Callable[[Campaign], object]) -> Campaign:
-        """Puts every chosen mutant to the gate; what is known is told after each.
+    def run(self) -> Iterator[Campaign]:
+        """Puts every chosen mutant to the gate: what is known after each.
 
         Raises:
             UsageFailure, TargetFailure: the gate does not pass the file as it is, or never imports it.
         """
-        start, found = time.perf_counter(), dict[Mutant, MutantOutcome]()
+        start, found = time.perf_counter(), dict[int, MutantOutcome]()
         with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
             plain = self._as_it_is(Path(folder))
-
-            def so_far() -> Campaign:
-                outcomes = tuple(found[mutant] for mutant in self.chosen if mutant in found)
-                took = time.perf_counter() - start
-                return replace(self, outcomes=outcomes, seconds=took, plain_seconds=plain.seconds)
-
+            limit = self.timeout or _TIMES * plain.seconds + _MORE
             shadows = [Shadow(self.file.path, Path(folder) / each.name) for each in self.chosen]
             for mutant, shadow in zip(self.chosen, shadows, strict=True):
                 shadow.write(mutant.plant(self.file.text))
-            limit = self.timeout or _TIMES * plain.seconds + _MORE
             programs = [self._program(shadow) for shadow in shadows]
             ends = run_programs(programs, timeout=limit, workers=self.workers)
             with contextlib.closing(ends):  # type: ignore[type-var]
                 for ended in ends:
-                    mutant = self.chosen[ended.number]
                     verdict, words = self._judged(ended, shadows[ended.number], limit)
-                    found[mutant] = MutantOutcome(mutant, verdict, words, ended.seconds)
-                    told(so_far())
-        return so_far()
+                    mutant = self.chosen[ended.number]
+                    found[ended.number] = MutantOutcome(mutant, verdict, words, ended.seconds)
+                    outcomes = tuple(found[number] for number in sorted(found))
+                    took = time.perf_counter() - start
+                    yield replace(
+                        self, outcomes=outcomes, seconds=took, plain_seconds=plain.seconds
+                    )
 
     def _program(self, shadow: Shadow) -> Program:
         return shadow.program(self.gate.command, COLUMNS="120", GRADPROBE_FIX_BUDGET="0")

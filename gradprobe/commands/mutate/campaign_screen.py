@@ -1,4 +1,4 @@
-"""A campaign of mutants for people: how many were killed, by class, then every survivor with its edit."""
+"""A campaign of mutants for people, and as JSON: how many were killed, by class, then every survivor with its edit."""
 
 from __future__ import annotations
 
@@ -14,60 +14,46 @@ from ...render.rows import folded, headed
 from .campaign import INVALID, KILLED, SURVIVED, Campaign, MutantOutcome
 from .mutants import CLASSES, Mutant
 
-_CELL = 9
 _GAP = "survived: the gate has a gap, or the edit changes no result"
 # Mutants that did not run and are named; the others are in the JSON.
 _NAMED = 3
-_STYLES = {KILLED: "green", SURVIVED: "bold red", INVALID: CAUTION}
+_STYLES = {KILLED: "bold green", SURVIVED: "bold red", INVALID: f"bold {CAUTION}"}
 
 
-def render_campaign(campaign: Campaign, width: int) -> list[Text]:
+def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
     """The campaign as lines; the table fits 80 columns, sentences and code are folded to `width`."""
-    lines = [*_verdict(campaign, width), Text(), *_table(campaign), Text()]
+    yield from _verdict(campaign, width)
+    yield from (Text(), *_table(campaign), Text())
     survivors = campaign.having(SURVIVED)
     if survivors:
-        lines.append(Text(f"  {_GAP}", "dim"))
+        yield Text(f"  {_GAP}", "dim")
     for outcome in survivors:
-        lines += _mutant(outcome.mutant, width)
+        yield from _mutant(outcome.mutant, width)
     for sentence in _sentences(campaign):
-        lines += folded(sentence, width)
-    return lines
+        yield from folded(sentence, width)
 
 
-def _verdict(campaign: Campaign, width: int) -> list[Text]:
+def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
+    verdict = {0: KILLED, 1: SURVIVED, 3: INVALID}[campaign.exit_code]
     invalid = len(campaign.having(INVALID))
-    verdict, style = "NOT RUN", f"bold {CAUTION}"
-    if campaign.exit_code < 3:
-        verdict = (KILLED, SURVIVED)[campaign.exit_code]
-        style = ("bold green", "bold red")[campaign.exit_code]
-    count = len(campaign.having(verdict)) if campaign.exit_code < 3 else invalid
-    words = f"{count:,} of {plural(len(campaign.outcomes), 'fault')}"
-    if invalid and count != invalid:
+    words = f"{len(campaign.having(verdict)):,} of {plural(len(campaign.outcomes), 'fault')}"
+    if invalid and verdict != INVALID:
         words += f" ({invalid:,} did not run)"
+    head = "NOT RUN" if verdict == INVALID else verdict.upper()
     told = f"{words}: {campaign.target}, by {campaign.gate.words}"
-    return list(headed(verdict.upper(), style, told, width))
+    return headed(head, _STYLES[verdict], told, width)
 
 
 def _table(campaign: Campaign) -> Iterator[Text]:
+    """How many of each class were killed."""
     longest = max(map(len, CLASSES.values()))
-    heads = "".join(f"{head:>{_CELL}}" for head in ("planted", "killed", "survived", "not run"))
-    yield Text(f"  {'class':<{longest + 6}}{heads}", "dim")
-    for name, (planted, *counts) in _counts(campaign).items():
-        line = Text(f"  {name:<6}{CLASSES[name]:<{longest}}{planted:>{_CELL}}")
-        for count, style in zip(counts, _STYLES.values(), strict=True):
-            line.append(f"{count:>{_CELL}}", style if count else "dim")
-        yield line
-
-
-def _counts(campaign: Campaign) -> dict[str, list[int]]:
-    """By class how many mutants were planted, killed, survived and did not run; without those of which none was."""
-    found = {}
-    for name in CLASSES:
-        those = [each for each in campaign.outcomes if each.mutant.fault_class == name]
-        verdicts = [outcome.verdict for outcome in those]
-        if verdicts:
-            found[name] = [len(verdicts), *map(verdicts.count, _STYLES)]
-    return found
+    for name, title in CLASSES.items():
+        those = [each.verdict for each in campaign.outcomes if each.mutant.fault_class == name]
+        if those:
+            killed, planted = those.count(KILLED), len(those)
+            style = "green" if killed == planted else "red"
+            told = f"{killed:>3,} of {planted:,} killed"
+            yield Text.assemble(f"  {name:<6}{title:<{longest}}  ", (told, style))
 
 
 def _mutant(mutant: Mutant, width: int) -> Iterator[Text]:
@@ -93,27 +79,19 @@ def _sentences(campaign: Campaign) -> Iterator[str]:
     yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
 
 
-_KEYS = ("planted", "killed", "survived", "did_not_run")
-
-
 def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
     """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
-    gate, counts = campaign.gate, [len(campaign.outcomes)]
-    counts += [len(campaign.having(verdict)) for verdict in _STYLES]
-    by_class = {}
-    for name, numbers in _counts(campaign).items():
-        by_class[name] = dict(zip(_KEYS, numbers, strict=True))
-    own = {"command": gate.words, "own": gate.own, "seconds": round(campaign.plain_seconds, 3)}
+    gate = campaign.gate
     return {
         "schema": "gradprobe.mutate/1",
         "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
         "target": campaign.target,
         "file": str(campaign.file.path),
-        "gate": own,
+        "gate": {"command": gate.words, "own": gate.own, "seconds": campaign.plain_seconds},
         "possible": campaign.possible,
         "chosen": len(campaign.chosen),
-        **dict(zip(_KEYS, counts, strict=True)),
-        "classes": by_class,
+        "planted": len(campaign.outcomes),
+        **{verdict: len(campaign.having(verdict)) for verdict in _STYLES},
         "mutants": list(map(_as_plain, campaign.outcomes)),
         "reproduce": repro_command,
         "seconds": round(campaign.seconds, 3),
@@ -125,7 +103,7 @@ def _as_plain(outcome: MutantOutcome) -> dict[str, Any]:
     same = ("name", "function", "line", "before", "after", "diff")
     return {name: getattr(mutant, name) for name in same} | {
         "class": mutant.fault_class,
-        "verdict": outcome.verdict.replace(" ", "_"),
+        "verdict": outcome.verdict,
         "words": outcome.words,
         "seconds": round(outcome.seconds, 3),
     }

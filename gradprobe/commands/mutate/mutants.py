@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import random
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from ...inputs.history import CheckRequest
@@ -77,18 +78,16 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
 
 
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
-    after = edited(file.text, change.edits)
-    ours, theirs = file.text.split("\n"), after.split("\n")
-    above = file.above(change.node)
-    function = next(node for node in above if isinstance(node, ast.FunctionDef))
+    ours, theirs = file.text.split("\n"), edited(file.text, change.edits).split("\n")
+    function = next(node for node in file.above(change.node) if isinstance(node, ast.FunctionDef))
     if len(ours) != len(theirs):
         return None
     differing = [at for at, line in enumerate(ours) if line != theirs[at]]
-    if len(differing) != 1 or not _parses(theirs, function):
+    body = textwrap.dedent("\n".join(theirs[function.lineno - 1 : function.end_lineno]))
+    if len(differing) != 1 or not _parses(body):
         return None
-    line = differing[0] + 1
+    line, name = differing[0] + 1, file.path.name
     old, new = ours[line - 1].rstrip(), theirs[line - 1].rstrip()
-    name = file.path.name
     return Mutant(
         name="",
         fault_class=change.fault_class,
@@ -102,9 +101,9 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     )
 
 
-def _parses(lines: Sequence[str], function: ast.FunctionDef) -> bool:
+def _parses(text: str) -> bool:
     try:
-        ast.parse(textwrap.dedent("\n".join(lines[function.lineno - 1 : function.end_lineno])))
+        ast.parse(text)
     except SyntaxError:
         return False
     return True
@@ -112,21 +111,20 @@ def _parses(lines: Sequence[str], function: ast.FunctionDef) -> bool:
 
 def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
     """A number of mutants in the order of the file. Classes take turns, and so do the operators of a class."""
-    draw, by_class = random.Random(seed), []
+    draw, by_class = random.Random(seed), list[list[Mutant]]()
     for name in CLASSES:
         those = [mutant for mutant in mutants if mutant.fault_class == name]
         by_operator: dict[str, list[Mutant]] = {}
         for mutant in draw.sample(those, len(those)):
             by_operator.setdefault(mutant.operator, []).append(mutant)
-        by_class.append(_in_turn(list(by_operator.values())))
+        by_class.append(_in_turn(by_operator.values()))
     drawn = _in_turn(by_class)[:most]
     return sorted(drawn, key=lambda mutant: (mutant.line, mutant.edits[0].start, mutant.name))
 
 
-def _in_turn(lists: Sequence[Sequence[Mutant]]) -> list[Mutant]:
+def _in_turn(lists: Iterable[Sequence[Mutant]]) -> list[Mutant]:
     """The first of each, then the second of each, and so on."""
-    longest = max(map(len, lists), default=0)
-    return [each[at] for at in range(longest) for each in lists if at < len(each)]
+    return [mutant for turn in zip_longest(*lists) for mutant in turn if mutant is not None]
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:
@@ -140,12 +138,11 @@ def read_file(path: Path, function: str | None) -> KernelFile:
         raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
     try:
         file = KernelFile(str(path), path.read_bytes().decode("utf-8-sig"), function)
+        kernels = file.kernels
     except OSError as error:
         raise UsageFailure(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageFailure(f"{path} is not written in UTF-8") from error
-    try:
-        kernels = file.kernels
     except (SyntaxError, ValueError) as error:
         raise TargetFailure(f"{path} is not Python: {error}") from error
     if not kernels:

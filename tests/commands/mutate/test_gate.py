@@ -8,8 +8,8 @@ from gradprobe.model.failures import UsageFailure
 
 @pytest.mark.parametrize(
     ("code", "own", "other"),
-    [(0, "survived", "survived"), (1, "killed", "killed"), (2, "did not run", "killed"),
-     (3, "did not run", "killed"), (-11, "did not run", "killed")],
+    [(0, "survived", "survived"), (1, "killed", "killed"), (2, "did_not_run", "killed"),
+     (3, "did_not_run", "killed"), (-11, "did_not_run", "killed")],
 )  # fmt: skip
 def test_of_gradprobe_s_gate_only_1_is_a_kill_and_of_another_all_but_0(code, own, other):
     assert Gate.of("gradprobe check lazy").judged(code) == own
