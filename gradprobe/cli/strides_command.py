@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import structs
@@ -77,36 +78,29 @@ def _surveyed(
     from ..commands.strides.survey import survey
 
     options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
-    given = _LENGTHS & options.keys()
-    small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
+    small = {**SMALL}
+    if _LENGTHS & options.keys():
+        del small["seqlen"]
+    request = replace(asked, options=small | options)
     repro_command = replace(asked, options=options).command("strides", **words)
-    request, fast = replace(asked, options=small | options), bool(words["fast"])
+    given, fast = frozenset(options), bool(words["fast"])
     report: Report | None = None
+    done = of = 0
     with Progress() as tick:
         try:
-            for report in survey(
-                request, repro_command, given=frozenset(options), fast=fast, setting=how
-            ):
-                done, of = _progress(report)
+            for report in survey(request, repro_command, given=given, fast=fast, setting=how):
+                done, of = len(report.runs), report.strides.layouts if report.strides else 0
                 tick(f"{asked.target}, layout {done} of {of}", done / max(1, of))
                 forms.write_so_far(structs.replace(before, reports=(*before.reports, report)))
         except KeyboardInterrupt:
-            tick.over(lambda: _show_stopped(report, forms))
+            if report and not forms.on_stdout:
+                tick.over(partial(_show_stopped, report, f"{done} of {of} layouts", forms))
+            print_failure(interrupted(done, of, "layouts"))
             raise
     assert report is not None
     return report
 
 
-def _progress(report: Report | None) -> tuple[int, int]:
-    """How many layouts are done, of how many."""
-    if report is None:
-        return 0, 0
-    return len(report.runs), report.strides.layouts if report.strides else 0
-
-
-def _show_stopped(latest: Report | None, forms: Forms) -> None:
-    done, of = _progress(latest)
-    if latest and not forms.on_stdout:
-        write_stdout(f"INTERRUPTED  {done} of {of} layouts were tried; of these:\n")
-        forms.show(latest)
-    print_failure(interrupted(done, of, "layouts"))
+def _show_stopped(report: Report, count: str, forms: Forms) -> None:
+    write_stdout(f"INTERRUPTED  {count} were tried; of these:\n")
+    forms.show(report)

@@ -73,10 +73,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], word: str = "and") -> str:
     """`dQ`, `dQ and dK`, `P, dP and delta`."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def ratio(value: float) -> str:

@@ -239,18 +239,8 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     reference: str = ""
 
 
-class Culprit(Struct, frozen=True):
-    """What layouts that fail have in common."""
-
-    kind: str
-    """ "mix-up" (strides that must be equal), "stride" (one alone), "contiguous" or "overflow"."""
-    strides: tuple[tuple[str, int], ...]  # (tensor, axis); (tensor, -1): all its axes
-    words: str
-
-
 class SurveySummary(Struct, frozen=True, kw_only=True):
     layouts: int = 0
-    culprits: tuple[Culprit, ...] = ()
     findings: tuple[MemoryFinding, ...] = ()
 
 

@@ -96,14 +96,11 @@ def _survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
         first = wrong[0].first_mismatch
         yield from numbers_around(first, width) if first is not None else ()
         yield from reasons(report)
-    yield from sentences((*survey.culprits_of(report), *survey.memory_told(report, wrong)))
-    for warned in report.warnings:
-        words, seen = survey.warning_told(report, warned)
+    yield from sentences((*survey.in_common(report), *survey.memory_told(report)))
+    for words in survey.warning_words(report):
         yield Words(words, "WARNING", CAUTION, hangs=True)
-        yield Words(seen)
     yield Title("Every layout")
     yield from survey.matrix(report, signs)
-    yield from survey.programs(report, signs)
     yield Title("Besides")
     yield from sentences(survey.sentences_of(report))
     yield CommandLine(report.reproduce)

@@ -223,10 +223,9 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
             _section([TextLine(Text(line, "bold")), Words(words, rows=2)], width),
             _section(cause_in_short(report, width), width),
             _section(edit_in_short(report), width, 4),
-            _section(sentences(survey.culprits_of(report), 2), width, 1),
-            _section(sentences(survey.tensors_of(report), 2), width, 2),
+            _section(sentences(survey.in_common(report), 2), width, 3),
             _section(second_cause(report, width), width),
         ]
-    notes = list(survey.notes_in_short(report, wrong))
+    notes = list(survey.notes_in_short(report))
     most = MOST if wrong else MOST_OF_A_MATCH
     return _closed(report, on, sections, notes, most=most, is_again=bool(wrong))

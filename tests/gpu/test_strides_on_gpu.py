@@ -69,7 +69,6 @@ def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
     assert {
         "do=blhd",
         "[B, L, H, D] views, dO contiguous",
-        "torch.cat of rows, its backward",
     } <= wrong
     assert {"contiguous", "blhd", "packed", "distinct-unit"} <= titles(report, "match")
 
@@ -94,15 +93,3 @@ def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     # The wrapped offset lies before the tensor: numbers from there, or an access that is refused.
     assert runs["q=huge"].verdict in ("mismatch", "error")
     assert runs["q=huge"].severity == "warning"
-
-
-def test_do_read_with_the_head_stride_of_q_is_right_contiguous_and_wrong_in_distinct(tmp_path):
-    source = (KERNELS / "lazy.py").read_text().replace("h * stride_doh", "h * stride_qh")
-    path = tmp_path / "mixed.py"
-    path.write_text(source)
-
-    def is_chosen(trial):
-        return trial.title in ("contiguous", "distinct")
-
-    found = tried(f"{path}:lazy_intermediates", fast=True, chosen=is_chosen)
-    assert (found["contiguous"].verdict, found["distinct"].verdict) == ("match", "mismatch")

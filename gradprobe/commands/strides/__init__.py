@@ -1,1 +1,1 @@
-"""A target under one layout after another: what is tried, what each run showed, and the smallest layout that fails."""
+"""A target under one layout after another: what is tried, what each run showed."""

@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ...inputs.draw import outputs_of
-from ...inputs.tensor_layouts import Inputs, laid, place
+from ...inputs.tensor_layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
-from ...model.layout_run import (
-    BITS,
-    BUDGET,
-    FAILED,
-    MATCH,
-    MISMATCH,
-    SKIPPED,
-    TOGETHER,
-    Run,
-    TensorLayout,
-)
-from ...model.memory_finding import ERROR, UNWRITTEN, MemoryFinding, telling
+from ...model.layout_run import BITS, BUDGET, FAILED, MATCH, MISMATCH, SKIPPED, Run
+from ...model.memory_finding import UNWRITTEN, MemoryFinding, telling
 from ...model.report import Report
-from ...numerics.evidence import LayoutRun, MeasuredRun
+from ...numerics.evidence import LayoutRun
 from ...numerics.range import refuse_out_of_range
 from ...numerics.repeats import differing, floors
 from ...pipeline.fit import Fit, fit
@@ -37,24 +27,13 @@ from ...probing.measure import measure
 from ...probing.observe import Execution, observe
 from ...probing.runs import RunRecord, notes_of
 from ...runtime.run import Trace
-from ..suite.checking import Checker, Setting
+from ..suite.checking import Checker
 from ..suite.outcome import CheckOutcome
 from ..suite.plan import PlannedCheck
-from .trials import (
-    EXPANDED,
-    FIRST,
-    Fill,
-    FirstOutcome,
-    LayoutTrial,
-    PlannedTrial,
-    is_failing,
-    weighed,
-)
+from .trials import EXPANDED, FIRST, Fill, FirstOutcome, LayoutTrial, PlannedTrial, weighed
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ...inputs.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -65,10 +44,12 @@ class _Base:
     trace: Trace
     floors: Mapping[str, float]
     """What repeats of the run differ by."""
-    taken: frozenset[str]
-    """The tensors that kernels were given where they lay."""
-    measured: MeasuredRun
-    run: Run
+    record: RunRecord
+
+    @property
+    def taken(self) -> frozenset[str]:
+        """The tensors that kernels were given where they lay."""
+        return self.record.executions[0].outcome.taken
 
 
 class Bench:
@@ -77,9 +58,6 @@ class Bench:
     def __init__(self, problem: Problem) -> None:
         self.experiment = experiment_of(problem.case, problem.target, problem.reference)
         refuse_out_of_range(problem.case, self.experiment.values)
-        self.executions: list[Execution] = []
-        """Of all trials so far, without their tensors."""
-        self._laid: dict[str, tuple[TensorLayout, ...]] = {}
         self._bases: dict[tuple[str, ...], _Base] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -89,6 +67,10 @@ class Bench:
         given = self._given(self._values(FIRST), math.nan)
         return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
+    def contiguous(self) -> RunRecord:
+        """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""
+        return self._base(FIRST).record
+
     def run(self, trial: LayoutTrial) -> Run:
         """What a trial comes to. What the target raises where it may not is an error here.
 
@@ -97,50 +79,23 @@ class Bench:
         """
         try:
             base = self._base(trial)
-            run = base.run if trial == FIRST else self._tried(trial, base)
+            run = self._contiguous(base) if trial == FIRST else self._tried(trial, base)
         except DeviceLost:
             raise
         except TargetFailure as failure:
             words = str(failure).replace(f" ({trial.title})", "")
             run = Run(layout=trial.title, verdict=FAILED, error=words)
         except NoRoom as failure:
-            run = self._refused(trial, str(failure))
-        severity = ERROR if is_failing(run) else None
-        run = structs.replace(run, tried=trial.as_told, severity=severity)
-        is_strict, shapes = self.experiment.case.strict, self.shapes()
-        return weighed(run, trial, lambda other: self._is_right(trial, other), is_strict, shapes)
+            run = Run(layout=trial.title, verdict=SKIPPED, skipped=str(failure))
+        return weighed(run, trial, lambda other: self._is_right(trial, other))
 
     def _is_right(self, trial: LayoutTrial, other: LayoutTrial) -> bool:
         """Whether another trial of the values of one is right."""
         try:
-            return (self._base(trial).run if other == FIRST else self.run(other)).verdict == MATCH
+            run = self._contiguous(self._base(trial)) if other == FIRST else self.run(other)
         except TargetFailure:
             return False
-
-    def contiguous(self) -> MeasuredRun:
-        """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""
-        return self._base(FIRST).measured
-
-    def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
-        """Whether tensors placed so, the others contiguous, give wrong results or stray."""
-        return is_failing(self._placed(placements))
-
-    def is_spoilt(self, placements: Mapping[str, Placement], name: str) -> bool:
-        """Whether that is so and kernels had one of the tensors as it lies there: a copy has strides of its own."""
-        run = self._placed(placements)
-        return is_failing(run) and name not in run.copied
-
-    def strides(self, trial: LayoutTrial) -> dict[str, tuple[int, ...]]:
-        """The strides that a trial gives each tensor."""
-        placed = self._inputs(trial, trial.fills[0], self._values(trial))
-        return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
-
-    def _placed(self, placements: Mapping[str, Placement]) -> Run:
-        assigned = tuple((name, "as-saved") for name in placements)
-        title = "placed one by one"
-        return self.run(
-            LayoutTrial(title, TOGETHER, assigned, placements=placements, thorough=False)
-        )
+        return run.verdict == MATCH
 
     def _base(self, trial: LayoutTrial) -> _Base:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
@@ -148,8 +103,40 @@ class Bench:
         if repeated not in self._bases:
             # How a target differs from run to run is seen once, on the case's own values.
             first = self._base(FIRST) if repeated else None
-            self._bases[repeated] = self._contiguous(self._values(trial), first)
+            self._bases[repeated] = self._based(self._values(trial), first)
         return self._bases[repeated]
+
+    def _based(self, values: Mapping[str, Tensor], first: _Base | None) -> _Base:
+        trial = replace(FIRST, thorough=first is None)
+        observed = [self._observed(trial, fill, values) for fill in trial.fills]
+        traces = [_trace(each) for each in observed]
+        run = self._layout_run(trial, observed)
+        measured = measure(self.experiment, observed[0].inputs, traces[0])
+        executions = tuple(each.without_tensors() for each in observed)
+        record = RunRecord(replace(run, measured=measured), executions)
+        return _Base(values, traces[0], first.floors if first else floors(traces), record)
+
+    def _contiguous(self, base: _Base) -> Run:
+        return self._reported(base.record.run, BITS)
+
+    def _tried(self, trial: LayoutTrial, base: _Base) -> Run:
+        observed = list[Execution]()
+        for fill in trial.fills:
+            observed.append(self._observed(trial, fill, base.values))
+            if (refused := observed[-1].outcome.refused) is not None:
+                memory = telling(observed[-1].memory, False)
+                verdict = MISMATCH if memory else SKIPPED
+                return Run(layout=trial.title, verdict=verdict, skipped=refused, memory=memory)
+        measured, how = base.record.run.measured, BITS
+        for each in observed:
+            trace = _trace(each)
+            if differing(trace, base.trace, base.floors):
+                measured, how = measure(self.experiment, each.inputs, trace), BUDGET
+                if not measured.matches:
+                    break
+        run = replace(self._layout_run(trial, observed), measured=measured)
+        copied = tuple(sorted(base.taken - observed[0].outcome.taken))
+        return structs.replace(self._reported(run, how), copied=copied)
 
     def _values(self, trial: LayoutTrial) -> Mapping[str, Tensor]:
         values = effective(self.experiment.values, trial.assigned)
@@ -159,65 +146,26 @@ class Bench:
         target = self.experiment.target
         return {**values, **outputs_of(self.experiment.case, target.outputs, values, unwritten)}
 
-    def _contiguous(self, values: Mapping[str, Tensor], first: _Base | None) -> _Base:
-        trial = replace(FIRST, thorough=first is None)
-        observed = [self._observed(trial, fill, values) for fill in trial.fills]
-        traces = [_trace(each) for each in observed]
-        measured = measure(self.experiment, observed[0].inputs, traces[0])
-        run = self._run(FIRST, measured, _strays(observed, trial.fills), BITS)
-        allowed = floors(traces) if first is None else first.floors
-        return _Base(values, traces[0], allowed, observed[0].outcome.taken, measured, run)
-
-    def _tried(self, trial: LayoutTrial, base: _Base) -> Run:
-        observed = list[Execution]()
-        for fill in trial.fills:
-            observed.append(self._observed(trial, fill, base.values))
-            if (refused := observed[-1].outcome.refused) is not None:
-                return self._refused(trial, refused, telling(observed[-1].memory, False))
-        memory = _strays(observed, trial.fills)
-        other = [each for each in observed if differing(_trace(each), base.trace, base.floors)]
-        runs = list[Run]()
-        for each in other:
-            measured = measure(self.experiment, each.inputs, _trace(each))
-            runs.append(self._run(trial, measured, memory, BUDGET))
-        runs = runs or [self._run(trial, base.measured, memory, BITS)]
-        wrong = [run for run in runs if run.verdict == MISMATCH]
-        copied = tuple(sorted(base.taken - observed[0].outcome.taken))
-        return structs.replace((wrong or runs)[0], copied=copied)
-
     def _observed(
         self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]
     ) -> Execution:
-        inputs = replace(self._inputs(trial, fill, values), layout=trial.title)
+        given, case = self._given(values, fill[1]), self.experiment.case
+        inputs = place(given, trial.assigned, None, fill[0], case.shapes)
         experiment = replace(self.experiment, fill=fill[0], unwritten=fill[1])
+        inputs = replace(inputs, layout=trial.title)
         execution = observe(experiment, inputs, copies=experiment.is_cuda)
         self.experiment = self.experiment.after([execution.outcome])
-        self.executions.append(execution.without_tensors())
-        self._laid[trial.title] = laid(experiment.case, inputs, otherwise=True)
         return execution
 
-    def _inputs(self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]) -> Inputs:
-        given, shapes = self._given(values, fill[1]), self.experiment.case.shapes
-        return place(given, trial.assigned, trial.placements or None, fill[0], shapes)
+    def _layout_run(self, trial: LayoutTrial, observed: Sequence[Execution]) -> LayoutRun:
+        """All that its executions show but for their results."""
+        places = laid(self.experiment.case, observed[0].inputs, otherwise=True)
+        memory = _strays(observed, trial.fills)
+        return LayoutRun(trial.title, trial.assigned, None, None, memory=memory, laid=places)
 
-    def _refused(
-        self, trial: LayoutTrial, words: str, memory: tuple[MemoryFinding, ...] = ()
-    ) -> Run:
-        verdict = MISMATCH if memory else SKIPPED
-        return Run(layout=trial.title, verdict=verdict, skipped=words, memory=memory)
-
-    def _run(
-        self,
-        trial: LayoutTrial,
-        measured: MeasuredRun,
-        memory: tuple[MemoryFinding, ...],
-        how: str,
-    ) -> Run:
-        places = self._laid.get(trial.title, ())
-        run = LayoutRun(trial.title, trial.assigned, measured, None, memory=memory, laid=places)
-        is_match = run.verdict == MATCH
+    def _reported(self, run: LayoutRun, how: str) -> Run:
         found = run_of(self.experiment.case, run)
-        return structs.replace(found, how=how if is_match else None)
+        return structs.replace(found, how=how if run.verdict == MATCH else None)
 
 
 def _trace(observed: Execution) -> Trace:
@@ -238,49 +186,41 @@ def _strays(observed: Sequence[Execution], fills: Sequence[Fill]) -> tuple[Memor
     if not any(differing(first, other, dict.fromkeys(first.values, 0.0)) for other in others):
         found = [finding for finding in found if not finding.is_read_without_value]
     for other in others:
-        found += never_written(first, other, (fills[0][1], fills[1][1]))
+        found += _never_written(first, other, fills)
     kept: dict[object, MemoryFinding] = {}
     for finding in found:
-        kept.setdefault((finding.kind, finding.tensor, finding.file, finding.line), finding)
+        kept.setdefault(finding.identity, finding)
     return tuple(kept.values())
 
 
-def never_written(
-    first: Trace, second: Trace, unwritten: tuple[float, float]
-) -> Iterator[MemoryFinding]:
+def _never_written(first: Trace, second: Trace, fills: Sequence[Fill]) -> Iterator[MemoryFinding]:
     """Elements that hold, in both runs, what memory held before the run: two different numbers."""
     for name in first.values.keys() & second.values.keys():
-        is_first = _holds(first.values[name], unwritten[0])
-        left = is_first & _holds(second.values[name], unwritten[1])
-        if bool(left.any()):
-            where = left.nonzero()
+        left = _holds(first.values[name], fills[0]) & _holds(second.values[name], fills[1])
+        if len(where := left.nonzero()):
             at = ", ".join(map(str, where[0].tolist()))
             words = f"{len(where):,} of {left.numel():,} elements were never written, the first at [{at}]"
             yield MemoryFinding(UNWRITTEN, name, f"{name}: {words}")
 
 
-def _holds(tensor: Tensor, number: float) -> Tensor:
-    return tensor.isnan() if number != number else tensor == number
+def _holds(tensor: Tensor, fill: Fill) -> Tensor:
+    return tensor.isnan() if math.isnan(fill[1]) else tensor == fill[1]
 
 
 class TrialChecker(Checker):
-    """Makes a CheckOutcome of one run of each PlannedTrial; of the first a FirstOutcome."""
+    """Makes a CheckOutcome of one run of each PlannedTrial of a target; of the first a FirstOutcome."""
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._benches: dict[str, Bench] = {}
+    _bench: Bench | None = None
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         assert isinstance(planned, PlannedTrial)
         if planned.trial == FIRST:
             return self._first(planned)
-        words = {**planned.request.options}
-        del words["layout"]
-        request = replace(planned.request, options=words)
-        key = request.command()
-        if key not in self._benches:
-            self._benches[key] = Bench(resolve_problem(request))
-        run = self._benches[key].run(planned.trial)
+        if self._bench is None:
+            request, words = planned.request, {**planned.request.options}
+            del words["layout"]
+            self._bench = Bench(resolve_problem(replace(request, options=words)))
+        run = self._bench.run(planned.trial)
         report = Report(verdict=run.verdict, title=planned.title, runs=(run,))
         return CheckOutcome(planned.request, report)
 
@@ -289,17 +229,15 @@ class TrialChecker(Checker):
         problem = replace(resolve_problem(planned.request), fixed=planned.fixed)
         bench = Bench(problem)
         try:
-            run = LayoutRun(FIRST.title, (), bench.contiguous(), None)
-            found = fit(Fit(problem, record=RunRecord(run)))
+            found = fit(Fit(problem, record=bench.contiguous()))
         except TargetFailure as failure:
             found = fit(Fit(problem, failure=failure))
         if found is not None:
-            bench = Bench(found.problem)
-        run = LayoutRun(FIRST.title, (), bench.contiguous(), None)
-        records = [RunRecord(run, tuple(bench.executions))]
-        notes = (*(found.sentences if found else ()), *notes_of(bench.experiment, records))
-        probed = replace(measured_so_far(bench.experiment, records), notes=notes)
+            problem = found.problem
+            bench = Bench(problem)
+        record = bench.contiguous()
+        notes = (*(found.sentences if found else ()), *notes_of(bench.experiment, [record]))
+        probed = replace(measured_so_far(bench.experiment, [record]), notes=notes)
         shown = structs.replace(report_of(probed), runs=(bench.run(FIRST),), title=planned.title)
-        request = found.problem.request if found else problem.request
-        self._benches[request.command()] = bench
-        return FirstOutcome(request, shown, bench.shapes())
+        self._bench = bench
+        return FirstOutcome(problem.request, shown, bench.shapes())

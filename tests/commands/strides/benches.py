@@ -11,4 +11,5 @@ def bench_for(word, **options):
 
 
 def trials_for(bench, fast=True):
-    return {trial.title: trial for trial in trials_of(bench.shapes(), fast=fast)}
+    strict = bench.experiment.case.strict
+    return {trial.title: trial for trial in trials_of(bench.shapes(), fast=fast, strict=strict)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.commands.strides import trials as of_trials
-from gradprobe.commands.strides.trials import hazards
+from gradprobe.commands.strides.trials import warnings_of
 from gradprobe.commands.suite.outcome import code_of_report
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.test_survey import surveyed
@@ -30,9 +30,9 @@ def test_what_is_wrong_only_where_an_offset_passes_2_to_the_31_is_a_warning(tmp_
     word = write(tmp_path, "wrong_beyond_32_bits")
     found, results = tried(word, "distinct", "q=huge", "k=huge", "huge")
     assert found == [MATCH, MATCH, WARNED, WARNED]
-    (hazard,) = hazards(results)
+    (note,) = warnings_of(results)
     why = "wrong once an offset into k passes 2^31 elements: an index is held in 32 bits"
-    assert (hazard.warned.words, hazard.warned.layouts) == (why, ("k=huge", "huge"))
+    assert (note.words, note.layouts) == (why, ("k=huge", "huge"))
 
 
 def test_what_the_same_strides_show_when_they_are_small_is_an_error_though_no_other_layout_shows_it(
@@ -40,15 +40,15 @@ def test_what_the_same_strides_show_when_they_are_small_is_an_error_though_no_ot
 ):
     word = write(tmp_path, "wrong_where_rows_lie_far_apart")
     found, results = tried(word, "distinct", "strided-last", "packed", "huge")
-    assert (found, hazards(results)) == ([MATCH] * 3 + [WRONG], [])
+    assert (found, [*warnings_of(results)]) == ([MATCH] * 3 + [WRONG], [])
 
 
 def test_a_strided_vector_is_a_warning_and_a_fault_of_its_values_is_an_error(tmp_path):
     titles = ("alibi=distinct", "alibi=strided-last", "alibi=offset", "distinct")
     found, results = tried(write(tmp_path, "slopes_taken_for_contiguous"), *titles, alibi=True)
     assert found == [WARNED, WARNED, MATCH, MATCH]
-    (hazard,) = hazards(results)
-    assert hazard.warned.words == "wrong when alibi.stride(0) != 1: it is taken for contiguous"
+    (note,) = warnings_of(results)
+    assert note.words == "wrong when alibi.stride(0) != 1: it is taken for contiguous"
     word = write(tmp_path, "equal_slopes_doubled")
     assert tried(word, "alibi=distinct", "alibi=expanded", alibi=True)[0] == [MATCH, WRONG]
 
@@ -60,7 +60,7 @@ def test_where_it_is_asked_for_or_the_case_is_itself_that_large_it_is_an_error(
     assert tried(slopes, "alibi=distinct", alibi=True, strict=True)[0] == [WRONG]
     beyond = write(tmp_path, "wrong_beyond_32_bits")
     found, results = tried(beyond, "huge", strict=True)
-    assert (found, [hazard.severity for hazard in hazards(results)]) == ([WRONG], ["error"])
+    assert (found, [*warnings_of(results)]) == ([WRONG], [])
     monkeypatch.setattr(of_trials, "_NARROW", 2 * 20 * 8 - 1)
     assert tried(beyond, "huge")[0] == [WRONG]
     assert tried(slopes, "alibi=distinct", alibi=True)[0] == [WARNED]

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
-    found, trials = tried("flash", every=7, batch=1)
+def test_each_sixth_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
+    found, trials = tried("flash", every=6, batch=1)
     assert len(found) > 8
     assert_right(found)
     # Of every kind: one tensor's layout, all tensors' at once, a program's.
@@ -33,7 +33,7 @@ def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
 def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
     found, trials = tried(case)
     assert len(found) > 60
-    assert {"q=huge", "dv=packed", "distinct", "torch.cat of rows, its backward"} <= found.keys()
+    assert {"q=huge", "dv=packed", "distinct", "out.sum() of [B, L, H, D] views"} <= found.keys()
     assert_right(found)
     taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "backward": {"o", "lse", "sinks"}}
     names = {"q", "k", "v", "do", "dq", "dk", "dv"} | taken[case]

@@ -118,7 +118,7 @@ def test_the_page_of_a_survey_says_what_fails_in_common_and_has_the_matrix():
     report = saved("strides")
     found = tree(report)
     words = text_of(found)
-    assert "wrong when do.stride(1) != o.stride(1)" in words
+    assert "wrong with do in blhd, distinct" in words
     assert "blank: not tried" in words
     assert report.warnings[0].words in words
     (matrix,) = found.xpath("//table[contains(@class, 'matrix')][.//th[text()='all']]")
