@@ -51,7 +51,7 @@ SUITE = {
     "strides": (
         "tests/runtime/interpreter/memory/test_kernels.py",
         "tests/cli/test_cli_strides.py::"
-        "test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal",
+        "test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tensors",
     ),
     "CUDA on the CPU": (
         "tests/cli/test_cli_cuda.py::test_a_right_kernel_matches_and_the_report_names_its_file_and_backend",

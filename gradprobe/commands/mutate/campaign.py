@@ -42,12 +42,10 @@ class Gate:
             UsageFailure: it is empty, or its quotes do not close.
         """
         try:
-            first, *rest = shlex.split(words) or [""]
+            first, *rest = shlex.split(words)
         except ValueError as error:
-            raise UsageFailure(f"--check {words!r} cannot be read: {error}") from error
-        if not first:
             way_out = "such as --check 'pytest -q tests/test_flash.py'"
-            raise UsageFailure("--check takes a command, got nothing", way_out)
+            raise UsageFailure(f"--check takes a command, got {words!r}", way_out) from error
         own = first == "gradprobe"
         return cls(gradprobe_command(*rest) if own else (first, *rest), words, own)
 
@@ -99,17 +97,6 @@ class Shadow:
 
 
 @dataclass(frozen=True)
-class MutantOutcome:
-    """What came of one mutant."""
-
-    mutant: Mutant
-    verdict: str
-    words: str
-    """Of the gate: its first mismatch, its error; or why it was not asked."""
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Campaign:
     """What is asked of a file's mutants, and what came of them so far, or in the end."""
 
@@ -122,14 +109,14 @@ class Campaign:
     workers: int
     timeout: float | None
     """Seconds for one mutant; None for what the gate's own time on the file gives."""
-    outcomes: tuple[MutantOutcome, ...] = ()
-    """In the order of the file."""
+    outcomes: tuple[Mutant, ...] = ()
+    """Those with a verdict, in the order of the file."""
     seconds: float = 0.0
     plain_seconds: float = 0.0
     """Of the gate on the file as it is."""
 
-    def having(self, verdict: str) -> list[MutantOutcome]:
-        return [outcome for outcome in self.outcomes if outcome.verdict == verdict]
+    def having(self, verdict: str) -> list[Mutant]:
+        return [mutant for mutant in self.outcomes if mutant.verdict == verdict]
 
     @property
     def exit_code(self) -> int:
@@ -144,7 +131,7 @@ class Campaign:
         Raises:
             UsageFailure, TargetFailure: the gate does not pass the file as it is, or never imports it.
         """
-        start, found = time.perf_counter(), dict[int, MutantOutcome]()
+        start, found = time.perf_counter(), dict[int, Mutant]()
         with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
             plain = self._as_it_is(Path(folder))
             limit = self.timeout or _TIMES * plain.seconds + _MORE
@@ -156,8 +143,8 @@ class Campaign:
             with contextlib.closing(ends):  # type: ignore[type-var]
                 for ended in ends:
                     verdict, words = self._judged(ended, shadows[ended.number], limit)
-                    mutant = self.chosen[ended.number]
-                    found[ended.number] = MutantOutcome(mutant, verdict, words, ended.seconds)
+                    judged = {"verdict": verdict, "words": words, "seconds": ended.seconds}
+                    found[ended.number] = replace(self.chosen[ended.number], **judged)
                     outcomes = tuple(found[number] for number in sorted(found))
                     took = time.perf_counter() - start
                     yield replace(
@@ -175,8 +162,8 @@ class Campaign:
         if plain.code != 0:
             what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
             words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
-            wrong_words = gate.own and plain.code == UsageFailure.exit_code
-            kind = UsageFailure if wrong_words else TargetFailure
+            is_refused = gate.own and plain.code == UsageFailure.exit_code
+            kind = UsageFailure if is_refused else TargetFailure
             raise kind(words, "make it pass on the file as it is first")
         if not shadow.was_loaded:
             path = self.file.path

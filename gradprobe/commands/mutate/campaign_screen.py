@@ -11,7 +11,7 @@ from rich.text import Text
 from ...model.number import plural
 from ...render.notation import CAUTION
 from ...render.rows import folded, headed
-from .campaign import INVALID, KILLED, SURVIVED, Campaign, MutantOutcome
+from .campaign import INVALID, KILLED, SURVIVED, Campaign
 from .mutants import CLASSES, Mutant
 
 _GAP = "survived: the gate has a gap, or the edit changes no result"
@@ -27,8 +27,8 @@ def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
     survivors = campaign.having(SURVIVED)
     if survivors:
         yield Text(f"  {_GAP}", "dim")
-    for outcome in survivors:
-        yield from _mutant(outcome.mutant, width)
+    for mutant in survivors:
+        yield from _mutant(mutant, width)
     for sentence in _sentences(campaign):
         yield from folded(sentence, width)
 
@@ -48,7 +48,7 @@ def _table(campaign: Campaign) -> Iterator[Text]:
     """How many of each class were killed."""
     longest = max(map(len, CLASSES.values()))
     for name, title in CLASSES.items():
-        those = [each.verdict for each in campaign.outcomes if each.mutant.fault_class == name]
+        those = [each.verdict for each in campaign.outcomes if each.fault_class == name]
         if those:
             killed, planted = those.count(KILLED), len(those)
             style = "green" if killed == planted else "red"
@@ -68,9 +68,9 @@ def _mutant(mutant: Mutant, width: int) -> Iterator[Text]:
 
 def _sentences(campaign: Campaign) -> Iterator[str]:
     invalid = campaign.having(INVALID)
-    for outcome in invalid[:_NAMED]:
-        words = outcome.words.removeprefix("gradprobe: ")
-        yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
+    for mutant in invalid[:_NAMED]:
+        words = mutant.words.removeprefix("gradprobe: ")
+        yield f"did not run: {mutant.name}, line {mutant.line}: {words}"
     if len(invalid) > _NAMED:
         yield f"and {len(invalid) - _NAMED:,} more did not run: --json FILE names them"
     faults = plural(campaign.possible, "fault")
@@ -98,12 +98,7 @@ def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
     }
 
 
-def _as_plain(outcome: MutantOutcome) -> dict[str, Any]:
-    mutant = outcome.mutant
-    same = ("name", "function", "line", "before", "after", "diff")
-    return {name: getattr(mutant, name) for name in same} | {
-        "class": mutant.fault_class,
-        "verdict": outcome.verdict,
-        "words": outcome.words,
-        "seconds": round(outcome.seconds, 3),
-    }
+def _as_plain(mutant: Mutant) -> dict[str, Any]:
+    names = ("name", "function", "line", "before", "after", "diff", "verdict", "words")
+    told = {name: getattr(mutant, name) for name in names}
+    return told | {"class": mutant.fault_class, "seconds": round(mutant.seconds, 3)}

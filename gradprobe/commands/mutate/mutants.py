@@ -51,6 +51,11 @@ class Mutant:
     edits: tuple[Edit, ...]
     diff: str
     """Unified, without lines around."""
+    verdict: str = ""
+    """Of a gate."""
+    words: str = ""
+    """Of the gate: its first mismatch, its error; or why it was not asked."""
+    seconds: float = 0.0
 
     @property
     def operator(self) -> str:

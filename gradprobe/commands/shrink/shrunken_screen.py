@@ -12,7 +12,6 @@ from typing import Any
 from rich.text import Text
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import OPTIONS
 from ...model import documents
 from ...model.failures import TargetFailure
 from ...model.number import plural
@@ -114,18 +113,8 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
         imports = "from pathlib import Path\n\n"
         here = "HERE = Path(__file__).resolve().parent\n\n"
     words = {"family": request.family, "reference": request.reference} | dict(request.options)
-    numbers = {option.name for option in OPTIONS if option.numbers}
-    options = ""
-    for name, word in words.items():
-        if word is not None:
-            value = tuple(map(_number, word.split(","))) if name in numbers else word
-            options += f"        {name}={value!r},\n"
+    given = (f"        {name}={word!r},\n" for name, word in words.items() if word is not None)
     name = re.sub(r"\W+", "_", function or request.target).lower()
     title = visible(first).replace("\\", r"\\").replace('"""', "'''")
-    return _TEST.format(
-        first=title, imports=imports, here=here, name=name, subject=subject, options=options
-    )
-
-
-def _number(word: str) -> float:
-    return float(word) if re.search(r"[.en]", word) else int(word)
+    about = {"first": title, "imports": imports, "here": here, "name": name, "subject": subject}
+    return _TEST.format(**about, options="".join(given))

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_each_sixth_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
-    found, trials = tried("flash", every=6, batch=1)
+def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
+    found, trials = tried("flash", every=7, batch=1)
     assert len(found) > 8
     assert_right(found)
     # Of every kind: one tensor's layout, all tensors' at once, a program's.
@@ -45,7 +45,7 @@ def tried(case, every=1, **sizes):
     word, options = CASES[case]
     bench = bench_for(word, **SIZES | options | sizes)
     first, *others = trials_for(bench, fast=False).values()
-    trials = [first, *others[::every]]
+    trials = [first, *others[every // 2 :: every]]
     # Alone each is run once: all at once they are watched, and run with both fills.
     trials = [replace(trial, thorough=trial.kind != "one tensor") for trial in trials]
     return {trial.title: bench.run(trial) for trial in trials}, trials
