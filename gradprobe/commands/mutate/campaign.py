@@ -143,8 +143,12 @@ class Campaign:
             with contextlib.closing(ends):  # type: ignore[type-var]
                 for ended in ends:
                     verdict, words = self._judged(ended, shadows[ended.number], limit)
-                    judged = {"verdict": verdict, "words": words, "seconds": ended.seconds}
-                    found[ended.number] = replace(self.chosen[ended.number], **judged)
+                    found[ended.number] = replace(
+                        self.chosen[ended.number],
+                        verdict=verdict,
+                        words=words,
+                        seconds=ended.seconds,
+                    )
                     outcomes = tuple(found[number] for number in sorted(found))
                     took = time.perf_counter() - start
                     yield replace(
