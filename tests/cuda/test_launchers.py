@@ -15,9 +15,12 @@ SOURCE = r"""
 #include <torch/extension.h>
 #include <stdio.h>
 struct Problem { const float* in; float* out; int n; float by; };
+namespace {
+__device__ float product(float one, float other) { return one * other; }
+}  // namespace
 template <int BLOCK, class T> __global__ void times(T* out, const T* in, int n, T by) {
     int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < n) out[i] = in[i] * by;  // times
+    if (i < n) out[i] = product(in[i], by);  // times
 }
 __global__ void add(Problem p) {
     extern __shared__ float room[];
@@ -55,10 +58,12 @@ cudaError_t fails_later(float* out) {
     add<<<1, 1>>>(Problem{});
     return cudaSuccess;
 }
-torch::Tensor of_torch(torch::Tensor in) { add<<<1, 1>>>(Problem{}); return in; }
+#define CHECK_GPU(x) TORCH_CHECK(x.is_cuda(), "not on a GPU")
+torch::Tensor of_torch(torch::Tensor in) { CHECK_GPU(in); add<<<1, 1>>>(Problem{}); return in; }
 void calls_torch(float* out) { of_torch(torch::Tensor()); add<<<1, 1>>>(Problem{}); }
 template <class T> void of_any(T* out) { add<<<1, 1>>>(Problem{}); }
-int main() { add<<<1, 1>>>(Problem{}); return 0; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("of_torch", &of_torch); }
+int main() { float* rows; cudaMalloc(&rows, 64 * sizeof(float)); add<<<1, 1>>>(Problem{}); return 0; }
 """
 
 
@@ -73,13 +78,8 @@ def test_those_that_launch_and_take_values_of_c_are_found(module):
     assert found["doubled"].line == 1 + SOURCE[: SOURCE.index("doubled(")].count("\n")
     parameters = found["twice_and_more"].parameters
     assert [one.name for one in parameters if one.is_const] == ["in"]
-    assert [one.type for one in parameters] == [
-        "float*",
-        "float*",
-        "int",
-        "float",
-        "cudaStream_t",
-    ]
+    types = ["float*", "float*", "int", "float", "cudaStream_t"]
+    assert [one.type for one in parameters] == types
 
 
 def test_a_call_runs_all_that_it_launches(module):
@@ -122,28 +122,16 @@ def test_what_lies_beside_an_argument_is_not_its_own(module):
     assert {(found.kind, found.array) for found in watch.findings} == {(OUTSIDE, "in")}
 
 
+ONE = torch.zeros(1)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
-    [
-        (
-            "doubled",
-            (torch.zeros(1), torch.zeros(1)),
-            "doubled of my.cu takes 3 arguments, got 2",
-        ),
-        (
-            "doubled",
-            (torch.zeros(1).double(), torch.zeros(1), 1),
-            "'in' is float*, got a tensor of torch.float64",
-        ),
-        ("doubled", (torch.zeros(1), torch.zeros(1), 0.5), "parameter 'n' is int, got 0.5"),
-        (
-            "too_many",
-            (torch.zeros(1),),
-            "kernel add is launched with 2,048 threads a block; 1,024 fit",
-        ),
-        ("fails_later", (torch.zeros(1),), "fails_later of my.cu gives the error 1 of CUDA"),
-    ],
-)
+    [("doubled", (ONE, ONE), "doubled of my.cu takes 3 arguments, got 2"),
+     ("doubled", (ONE.double(), ONE, 1), "'in' is float*, got a tensor of torch.float64"),
+     ("too_many", (ONE,), "kernel add is launched with 2,048 threads a block; 1,024 fit"),
+     ("fails_later", (ONE,), "fails_later of my.cu gives the error 1 of CUDA")],
+)  # fmt: skip
 def test_what_cannot_be_called_is_told(module, name, arguments, words):
     with pytest.raises(TargetFailure) as failed:
         module[name](*arguments)

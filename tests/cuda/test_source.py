@@ -11,7 +11,7 @@ from tests.cuda.written import loaded
 
 SOURCE = r"""// __global__ void commented(int n);
 /* __global__ void commented_too(int n) {} extern __shared__ float no_room[]; */
-#define STRING "__global__ void in_a_string(int n) {"
+#define STRING "__global__ void in_a_string(int n) { <<< asm("
 #define BRACE '{'
 #define SAID(x) printf("%s \
     goes on", cudaGetErrorString(x)); exit(1); }
@@ -78,38 +78,24 @@ def module(tmp_path_factory):
 def test_kernels_and_their_parameters(module):
     source = module.source
     given = {
-        name: [(p.name, p.type) for p in source.declared[name].parameters]
+        name: " ".join(f"{each.type} {each.name}" for each in source.declared[name].parameters)
         for name in source.kernels()
     }
     assert given == {
-        "taken": [("n", "int")],
-        "plain": [("out", "float*"), ("n", "int")],
-        "in_a_block": [("out", "float*"), ("n", "int")],
-        "bounds_first": [("out", "float*"), ("n", "int")],
-        "bounds_last": [("in", "float*"), ("out", "float*")],
-        "nothing": [],
-        "declared": [("n", "int"), ("out", "float*")],
-        "arrays": [("out", "float*"), ("sizes", "int*")],
-        "behind_a_template": [("n", "int")],
-        "last": [],
-    }
-    templates = {
-        name: kernel.parameters for name, kernel in source.declared.items() if kernel.is_template
-    }
+        "taken": "int n", "plain": "float* out int n", "in_a_block": "float* out int n",
+        "bounds_first": "float* out int n", "bounds_last": "float* in float* out", "nothing": "",
+        "declared": "int n float* out", "arrays": "float* out int* sizes", "behind_a_template": "int n", "last": "",
+    }  # fmt: skip
+    templates = {name: one.parameters for name, one in source.declared.items() if one.is_template}
     assert {name: [p.type for p in given] for name, given in templates.items()} == {
-        "valued": ["T*", "T", templates["valued"][2].type],
-        "typed": ["T*", "T*", "size_t"],
-        "restricted": ["float*"],
-    }
+        "valued": ["T*", "T", templates["valued"][2].type], "typed": ["T*", "T*", "size_t"], "restricted": ["float*"],
+    }  # fmt: skip
 
 
 def test_arrays(module):
     source = module.source
-    assert [source.dynamic_array_of(name) for name in ("bounds_last", "nothing", "plain")] == [
-        "room",
-        "other_room",
-        "room",
-    ]
+    kernels = ("bounds_last", "nothing", "plain")
+    assert [*map(source.dynamic_array_of, kernels)] == ["room", "other_room", "room"]
     types = {
         "room": "char", "tile": "float", "second": "float", "other_room": "float4", "bytes": "unsigned char",
         "nothing": "void",
@@ -200,19 +186,12 @@ LOG = """/kernels/flash.cu(311): error: class "BackwardTiles" has no member "not
 """
 
 
-def test_errors_have_the_files_own_lines_and_warnings_are_left_out():
+def test_errors_have_the_files_own_lines_three_at_most_and_warnings_are_left_out():
     assert compile_errors(LOG) == (
         'flash.cu:311: class "BackwardTiles" has no member "nothing"; '
         'tiles.cuh:12: cannot open source file "missing.cuh"'
     )
-
-
-def test_what_has_no_line_is_given_as_it_is():
-    assert compile_errors("\nnvrtc: error: invalid value for --gpu-architecture\n") == (
-        "nvrtc: error: invalid value for --gpu-architecture"
-    )
-
-
-def test_of_many_errors_the_first_three_are_told():
+    without_a_line = "nvrtc: error: invalid value for --gpu-architecture"
+    assert compile_errors(f"\n{without_a_line}\n") == without_a_line
     log = "".join(f'a.cu({line}): error: expected a ";"\n' for line in range(1, 8))
     assert compile_errors(log) == "; ".join(f'a.cu:{line}: expected a ";"' for line in (1, 2, 3))

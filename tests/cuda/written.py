@@ -69,14 +69,7 @@ def clean(
 def at(site: CudaSite | None, module: Module, mark: str) -> bool:
     """Whether a site is the one line that ends in `// mark`."""
     assert site is not None
-    lines = [
-        n
-        for n, line in enumerate(module.source.text.splitlines(), 1)
-        if line.endswith(f"// {mark}")
-    ]
-    (line,) = lines
-    return (
-        Path(site.line.file) == module.source.path
-        and site.line.line == line
-        and mark in site.line.code
-    )
+    lines = enumerate(module.source.text.splitlines(), 1)
+    (line,) = [number for number, text in lines if text.endswith(f"// {mark}")]
+    is_there = (Path(site.line.file), site.line.line) == (module.source.path, line)
+    return is_there and mark in site.line.code

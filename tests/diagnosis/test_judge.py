@@ -160,12 +160,9 @@ def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_withou
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
 
 
-@pytest.mark.parametrize("laid", [("contiguous", "distinct"), ("contiguous", "distinct-unit")])
-def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads(
-    laid,
-):
+def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads():
     run = []
-    judge_of(run=run, laid=laid).judged(edit(9, "X, x", "X, x * 1"))
+    judge_of(run=run, laid=("contiguous", "distinct-unit")).judged(edit(9, "X, x", "X, x * 1"))
     cases = [(one.assigned, one.case.causal, one.case.batch, one.case.heads) for one in run]
-    assert ((("all", laid[1]),), False, 2, 2) in cases
+    assert ((("all", "distinct-unit"),), False, 2, 2) in cases
     assert "other strides" not in [trial.title for trial in run]

@@ -15,7 +15,7 @@ from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.planted.flash_faults import DO_BY_Q, LSE_OF_HEAD_0, NO_DELTA, NO_SCALE
+from tests.planted.flash_faults import DO_BY_Q, LSE_OF_HEAD_0, NO_DELTA
 from tests.planted.planting import KERNELS, STRANGE, TARGETS, Edit, edited
 from tests.probe import probe
 from tests.sampling import sampled
@@ -40,19 +40,15 @@ def held_by(target, case, layout="contiguous"):
 RIGHT = [
     ("flash", FLASH, {**SMALL, "causal": True, "heads": 4, "kv_heads": 2}, "distinct"),
     ("flash", FLASH, {**SMALL, "softcap": 5.0, "window": (8, 4)}, "contiguous"),
-    ("flash", FLASH, {**SMALL, "causal": True, "dtype": "float16"}, "blhd"),
-    ("flash", FLASH, {**SMALL, "dtype": "bfloat16"}, "contiguous"),
+    ("flash", FLASH, {**SMALL, "causal": True, "dtype": "bfloat16"}, "blhd"),
     ("flash", FLASH, {**SMALL, "batch": 2, "seqlens": (20, 36), "bias": True}, "contiguous"),
-    ("flash", FLASH, TALL, "contiguous"),
-    ("lazy", LAZY, SMALL, "distinct"),
-    ("lazy", LAZY, {**SMALL, "dtype": "bfloat16"}, "contiguous"),
-    *((name, f"{file}:{function}", {**options, **more}, layout)
-      for more, layout in (({}, "distinct"), ({"dtype": "float16"}, "contiguous"))
-      for name, (file, function, options) in ((name, TARGETS[name]) for name in STRANGE)),
+    ("flash", FLASH, TALL, "contiguous"), ("lazy", LAZY, SMALL, "distinct"),
+    *((name, f"{TARGETS[name][0]}:{TARGETS[name][1]}", {**TARGETS[name][2], **more}, layout)
+      for more, layout in (({}, "distinct"), ({"dtype": "float16"}, "contiguous")) for name in STRANGE),
 ]  # fmt: skip
 
 
-@sampled("of, target, options, layout", RIGHT, push=[RIGHT[at] for at in (0, 8)])
+@sampled("of, target, options, layout", RIGHT, push=[RIGHT[at] for at in (0, 6)])
 def test_all_that_right_kernels_hold_is_right(of, target, options, layout):
     case = (lazy_case if of == "lazy" else softmax_case)(**options)
     own, seen = held_by(target, case, layout)
@@ -111,12 +107,6 @@ def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(tmp_path, ti
     table = [one for one in document["runs"][0]["intermediates"] if one.get("kernel")]
     of = [(one["name"], one["kernel"], one["source"]) for one in table]
     assert of == [(name, kernel, "seen") for kernel in (DQ, DKDV) for name in NAMES]
-
-
-def test_a_constant_left_out_behind_ds_leaves_ds_right(tmp_path):
-    _, shown = planted(tmp_path, NO_SCALE[:1]).failing
-    assert (shown.first.intermediate, shown.first.kernel) == ("dQ", None)
-    assert {row.finding.status for row in shown.rows} == {MATCH}
 
 
 def test_what_a_kernel_does_not_compute_everywhere_is_no_row_and_is_recovered(tmp_path):

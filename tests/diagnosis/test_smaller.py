@@ -4,7 +4,6 @@ from gradprobe.diagnosis.smaller import MOST_SCORES, smaller_failing
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import GRADIENTS, backward_with
-from tests.faults.plain import Planted
 from tests.probe import probe
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
@@ -26,13 +25,6 @@ def test_causes_are_found_on_fewer_rows_in_every_layout_that_failed(tmp_path):
     assert "in do=expanded: explains 100%" in second.evidence[0]
 
 
-def test_a_smaller_case_of_which_nothing_is_left_does_not_fail_in_the_same_way(tmp_path):
-    case = softmax_case(**LARGE, recover=False, runs=((),))
-    (cause, *_) = probe(case, target(tmp_path, "dk = dk * 2 * (dk.shape[2] > 100)")).diagnoses
-    assert cause.fault == "factor/dK"
-    assert cause.evidence[-1].endswith("in the same way: --batch 1 --heads 2 --seqlen 144")
-
-
 def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_path):
     case = softmax_case(**LARGE, **CONTIGUOUS)
     report = probe(case, target(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))"))
@@ -40,9 +32,6 @@ def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_p
     assert report.known[0].startswith("no cause was sought")
     otherwise = target(tmp_path, "(dk if dk.shape[1:3] == (2, 400) else dv).mul_(2)")
     assert smaller_failing(experiment_of(case, otherwise), [report.runs[0]]) is None
-
-
-DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
 
 
 EXPANDED = "do.stride(3) == 0"

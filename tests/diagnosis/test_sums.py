@@ -52,13 +52,8 @@ def test_what_a_loop_leaves_out_is_one_cause_and_was_never_summed_and_lost_as_wh
 
 def test_what_is_not_masked_is_told_in_a_backward_too_where_the_forward_is_wrong(tmp_path):
     masked, tau = "tl.where(valid, tl.maximum({}, 0.0), 0.0)", "tl.maximum({}, 0.0)"
-    edits = [
-        Edit(kernel, masked.format(of), tau.format(of))
-        for kernel, of in (
-            ("lazy_forward_kernel", "p + floor[:, None]"),
-            ("lazy_dkdv_kernel", "z"),
-        )
-    ]
+    of_kernels = {"lazy_forward_kernel": "p + floor[:, None]", "lazy_dkdv_kernel": "z"}
+    edits = [Edit(one, masked.format(of), tau.format(of)) for one, of in of_kernels.items()]
     changed, run = planted(tmp_path, *edits)
     found = [one for one in suspects(run, ("O", "dQ", "dV")) if one.is_sure]
     assert [one.site.kernel for one in found] == [edit.kernel for edit in edits]

@@ -85,13 +85,6 @@ def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(
     assert dead, first
 
 
-@pytest.mark.parametrize("axes", ["b", "m"])
-@pytest.mark.parametrize("kernel", ["sdpa", "sdpa-efficient"])
-def test_a_bias_broadcast_along_the_keys_is_refused_by_pytorch_in_its_own_words(kernel, axes):
-    with pytest.raises(TargetFailure, match="last dimension must be contiguous"):
-        probed(kernel, dtype="bfloat16", **SIZE, bias=True, bias_axes=axes)
-
-
 @pytest.mark.parametrize(
     ("kernel", "axes"),
     [

@@ -1,6 +1,5 @@
 """What costs a GPU its process costs one layout, or one case: an illegal access, a misaligned one, an assertion."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from gradprobe.processes import run_each
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
 from tests.commands.strides.crashing import write
-from tests.gpu.commands import gradprobe
 
 pytestmark = pytest.mark.gpu
 
@@ -117,26 +115,3 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
     )
     assert stray.code.startswith("x = tl.load(from_row[:, None]")
     assert {run.verdict for run in report.runs} == {"match", "error", "skipped"}
-
-
-@pytest.mark.parametrize(
-    ("name", "cases", "words", "code"),
-    [
-        ("narrow", {"strides beyond 2^31"}, ILLEGAL, 0),
-        ("pairs", {"do=distinct", "all=distinct"}, MISALIGNED, 3),
-    ],
-)
-def test_each_costs_the_battery_its_own_cases_alone(tmp_path, name, cases, words, code):
-    options = ["--battery", "quick", "--dtype", "float16", "--json", "came.json"]
-    ran = gradprobe(["check", write(tmp_path, name), *options], tmp_path)
-    came = json.loads((tmp_path / "came.json").read_text())
-    failed = [one for one in came["reports"] if one["verdict"] == "error"]
-    told = [(warned["title"], warned["words"]) for warned in came["warnings"]]
-    told += [(one["title"], one["error"]["message"]) for one in failed]
-    assert ran.returncode == code
-    assert told
-    assert {title.partition(": ")[2] for title, _ in told} <= cases
-    assert {one["verdict"] for one in came["reports"]} <= {"match", "error"}
-    # Where another tensor happens to lie there, the wrapped offset reads that, and the numbers are wrong.
-    assert name == "narrow" or all(words in said for _, said in told)
-    assert bool(came["warnings"]) == (code == 0)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gradprobe.cuda import load
-from gradprobe.frontends.cuda.nvrtc import _compiled
 from gradprobe.model.failures import TargetFailure
 from tests.cuda.written import Watch, watched
 
@@ -95,14 +94,6 @@ def test_a_launch_goes_to_torchs_current_stream(source):
     assert torch.equal(out, torch.full((32,), 6.0, device="cuda"))
 
 
-def test_a_source_is_compiled_once_for_its_options(source):
-    before = _compiled.cache_info().misses
-    for _ in range(3):
-        times = load(source, defines={"FACTOR": 11})["times<1, float>"]
-        times(1, 32, 0, torch.ones(32, device="cuda"))
-    assert _compiled.cache_info().misses == before + 1
-
-
 def test_an_error_has_the_files_own_line(source):
     source.write_text(SOURCE.replace("out[i] = tensors + a", "out[i] = nothing_known + a"))
     words, kernels = (
@@ -113,18 +104,6 @@ def test_an_error_has_the_files_own_line(source):
         kernels.all_types(
             1, 32, 0, torch.empty(1, device="cuda"), None, None, 0, 0.0, 0.0, 0, False, 0, 0
         )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((torch.float64, 1.0), r"is float\*, got a tensor of torch\.float64"),
-     ((torch.float32, 0.5), "got 100000")],
-)  # fmt: skip
-def test_what_does_not_fit_a_parameter_is_refused(source, arguments, words):
-    dtype, number = arguments
-    out, kernels = torch.empty(1, device="cuda", dtype=dtype), load(source, defines=ONCE)
-    with pytest.raises(TargetFailure, match=words):
-        kernels.all_types(1, 1, 0, out, None, None, 0, number, 0.0, 0, False, 0, 100_000)
 
 
 def test_too_much_shared_memory_is_said(source):

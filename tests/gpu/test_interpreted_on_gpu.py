@@ -20,14 +20,6 @@ def checked(folder, words=""):
     return json.loads((folder / "report.json").read_text())
 
 
-def test_without_a_device_the_tensors_lie_on_the_host_and_an_edit_is_tried(tmp_path):
-    report = checked(tmp_path)
-    assert report["case"]["device"] == "cpu"
-    edits = [one["edit"] for one in report["diagnoses"] if one["edit"]]
-    assert any(edit["diff"] for edit in edits)  # of one of the two places
-    assert "by a fault of gradprobe" not in json.dumps(report)
-
-
 def test_on_the_gpu_what_the_kernels_hold_is_read_too(tmp_path):
     report = checked(tmp_path, "--device cuda")
     assert report["case"]["device"] == "cuda"

@@ -10,31 +10,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
 TWO = {"ranks": 2, "device": "cuda", "seqlen": 256, "head_dim": 64, "heads": 4}
-# PyTorch's own ring, which it puts in the place of scaled_dot_product_attention.
-_OF_TORCH = """
-import torch
-import torch.nn.functional as F
-from torch.distributed.tensor.experimental import _attention, context_parallel
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-def _ring(q, k, v, do, causal, scale, mesh, balanced):
-    options = getattr(_attention, "_cp_options", None)
-    if options is None:
-        from torch.distributed.tensor.experimental._context_parallel._attention import _cp_options as options
-    options.enable_load_balance = balanced
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in (q, k, v)]
-    length = torch.empty(q.shape[2] * mesh.size(), device=q.device)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), context_parallel(mesh, buffers=[length], buffer_seq_dims=[0]):
-        o = F.scaled_dot_product_attention(*leaves, is_causal=causal, scale=scale)
-        o.backward(do)
-    return {"O": o.detach()} | {name: leaf.grad for name, leaf in zip(("dQ", "dK", "dV"), leaves)}
-
-def contiguous(q, k, v, do, *, causal, scale, mesh):
-    return _ring(q, k, v, do, causal, scale, mesh, False)
-
-def balanced(q, k, v, do, *, causal, scale, mesh):
-    return _ring(q, k, v, do, causal, scale, mesh, True)
-"""
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -51,17 +26,6 @@ def test_a_fault_is_placed_at_its_step(tmp_path):
     path.write_text(EXAMPLE.read_text().replace(seen, seen + lost))
     element = checked(f"{path}:ring", **TWO).first_mismatch
     assert (element.shard, element.rank, element.step) == (1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("function", "shards", "causal"),
-    [("contiguous", "contiguous", False), ("balanced", "zigzag", True)],
-)
-def test_the_ring_of_pytorch_is_right(tmp_path, function, shards, causal):
-    path = tmp_path / "of_torch.py"
-    path.write_text(_OF_TORCH)
-    report = checked(f"{path}:{function}", **TWO, dtype="bfloat16", causal=causal, shards=shards)
-    assert report.verdict == "match"
 
 
 def test_a_rank_that_dies_ends_the_other(tmp_path):

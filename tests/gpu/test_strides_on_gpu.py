@@ -27,14 +27,6 @@ def surveyed(request, fast=True):
     return report
 
 
-def titles(report, verdict):
-    return {
-        run.layout
-        for run in report.runs
-        if (run.verdict, run.severity) in ((verdict, None), (verdict, "error"))
-    }
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
@@ -46,31 +38,6 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
     # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
     others = [title for title, result in found.items() if result.how != "same bits"]
     record_property("other bits", others)
-
-
-@pytest.mark.parametrize(("word", "dtype"), [
-    ("sdpa-math", "float32"), ("sdpa-efficient", "float32"), ("sdpa-math", "float16"), ("sdpa-flash", "float16"),
-    ("sdpa-flash", "bfloat16"),
-])  # fmt: skip
-def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
-    word, dtype, record_property
-):
-    report = surveyed(CheckRequest(word, None, None, OPTIONS | {"dtype": dtype}))
-    verdicts = [(run.layout, run.how or f"{run.verdict}: {run.error}") for run in report.runs]
-    record_property("verdicts", verdicts)
-    assert titles(report, "mismatch") == set()
-    assert report.runs[0].verdict == "match"
-
-
-def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
-    request = CheckRequest("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
-    report = surveyed(request)
-    wrong = titles(report, "mismatch")
-    assert {
-        "do=blhd",
-        "[B, L, H, D] views, dO contiguous",
-    } <= wrong
-    assert {"contiguous", "blhd", "packed", "distinct-unit"} <= titles(report, "match")
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash"])

@@ -18,13 +18,11 @@ def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
 
 
 def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp_path):
-    (finding,) = reading(
-        tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")
-    ).findings
+    wrong = ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")
+    (finding,) = reading(tmp_path, wrong).findings
     told = finding.where.kernel, finding.where.line, marked(finding)
     assert told == ("touch_kernel", 28, "stride_qh")
     assert (finding.tensor, finding.other, finding.axis) == ("do", "q", "h")
-    assert finding.where.code == "off_do = b * stride_dob + h * stride_qh"
     assert finding.where.note == "q's head stride"
     assert finding.sentence == "do is advanced by stride_qh, by its name q's head stride"
     assert (finding.fix, finding.where.instead) == ("stride_qh -> stride_doh", "stride_doh")

@@ -91,7 +91,7 @@ _OF_CUDA = (
 
 _OF_DROPOUT = (
     _in("dropout", "delta_from_p_and_dp",
-        ("dropout_backward", "delta = (do * o).sum(-1)", "delta = (p * (do @ v.mT * keep * lift)).sum(-1)")),
+        ("plain_backward", "delta = (do * o).sum(-1)", "delta = (p * (do @ v.mT * keep * lift)).sum(-1)")),
 )  # fmt: skip
 
 EQUIVALENTS = (*_OF_LAZY, *_OF_FLASH, *_OF_CUDA, *_OF_DROPOUT)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.planted.planting import planter
+from tests.planted.planting import everywhere, planter
 
 lazy = planter("lazy")
-FORWARD, DQ, DKDV = "lazy_forward_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel"
+FORWARD, PREPROCESS, DQ, DKDV = (
+    "lazy_forward_kernel", "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel",
+)  # fmt: skip
 
 LAZY_ALONE = (
     lazy("M1", "causal_mask_before_tau", "tau/mask", "O", (FORWARD,
@@ -28,4 +30,15 @@ LAZY_ALONE = (
     lazy("A", "relu_mask_missing_in_dp_of_dkdv", "relu/mask", "dK", (DKDV, "valid & (z > 0.0)", "valid")),
     lazy("A", "relu_missing_in_pe", "relu/missing", "O",
         (FORWARD, "tl.maximum(p + floor[:, None], 0.0)", "p + floor[:, None]"), (DKDV, "tl.maximum(z, 0.0)", "z")),
+)  # fmt: skip
+
+# Beyond those in the proportions of the field.
+BACKWARD, AS_FLOAT = (PREPROCESS, DQ, DKDV), ".to(tl.float32){}\n    q_ptr +="
+MORE = (
+    lazy("A", "dtau_doubled", "factor/dTau", "dTau", (DQ, "dtau += tl.sum(dp, 1)", "dtau += 2.0 * tl.sum(dp, 1)")),
+    lazy("A", "dp_doubled", "factor/dP", "dP", *everywhere(BACKWARD, "dpe = tl.dot(", "dpe = 2.0 * tl.dot(")),
+    lazy("M1", "tau_forgotten", "mask/tau", "O",
+        *everywhere((FORWARD, *BACKWARD), AS_FLOAT.format(""), AS_FLOAT.format(" * 0.0"))),
+    lazy("S3", "v_of_batch_0_in_dq", "index/v-batch", "dP",
+        (DQ, "v_ptr += b * stride_vb + h * stride_vh", "v_ptr += h * stride_vh"), in_batch=1),
 )  # fmt: skip

@@ -74,11 +74,10 @@ HOST = (
 
 DROPOUT = (
     dropout("DRP", "scale_of_what_is_kept_missing_in_dv", "dropout/scale", "dV",
-        ("dropout_backward", "(p[..., keys] * kept).mT", "(p[..., keys] * keep[..., keys]).mT")),
+        ("of_keys", "(p * keep * lift).mT", "(p * keep).mT")),
     dropout("DRP", "scale_of_what_is_kept_missing_in_dp", "dropout/scale", "dP",
-        ("dropout_backward", "v[:, :, keys].mT * kept", "v[:, :, keys].mT * keep[..., keys]")),
+        ("of_rows", "v.mT * keep * lift", "v.mT * keep"), ("of_keys", "v.mT * keep * lift", "v.mT * keep")),
     dropout("DRP", "mask_missing_in_dp", "dropout/dp", "dP",
-        ("dropout_backward", "v[:, :, keys].mT * kept", "v[:, :, keys].mT")),
-    dropout("DRP", "mask_missing_in_dv", "dropout/dv", "dV",
-        ("dropout_backward", "(p[..., keys] * kept).mT", "p[..., keys].mT")),
+        ("of_rows", "v.mT * keep * lift", "v.mT"), ("of_keys", "v.mT * keep * lift", "v.mT")),
+    dropout("DRP", "mask_missing_in_dv", "dropout/dv", "dV", ("of_keys", "(p * keep * lift).mT", "p.mT")),
 )  # fmt: skip

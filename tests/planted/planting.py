@@ -24,11 +24,19 @@ from tests.probe import probe
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
 CUDA, STRANGERS = KERNELS.parent / "cuda", Path(__file__).parents[1] / "strangers"
+PLAIN = Path(__file__).parent / "plain_attention.py"
 # Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
 # full and a partial tile along both axes, and two heads.
 _SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 _LAZY = _SMALL | {"batch": 2, "seqlen": 44}
 _LAID = {"layouts": (("all", "distinct"),)}
+_PLAIN = {
+    "batch": 2,
+    "heads": 2,
+    "seqlen": 40,
+    "head_dim": 8,
+    "layouts": (("all", "contiguous"),),
+}
 _STRANGE = {"batch": 1, "heads": 2, "head_dim": 16}
 TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "lazy": (KERNELS / "lazy.py", "lazy_intermediates", _LAZY),
@@ -38,7 +46,9 @@ TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "flash-black-box": (KERNELS / "flash.py", "flash_black_box", _SMALL),
     "flash-cuda": (CUDA / "flash.cu", "", _SMALL | _LAID | {"causal": True}),
     "lazy-cuda": (CUDA / "lazy.cu", "", _LAZY | _LAID),
-    "dropout": (Path(__file__).parent / "dropout_attention.py", "dropout_backward", _SMALL | {"dropout": 0.3}),
+    "dropout": (PLAIN, "plain_backward", _SMALL | {"dropout": 0.3}),
+    "plain": (PLAIN, "plain_backward", _PLAIN),
+    "plain-black-box": (PLAIN, "plain_gradients", _PLAIN),
     "one_pass": (STRANGERS / "one_pass.py", "one_pass", _STRANGE | {"seqlen": 76, "causal": True}),
     "blocks": (
         STRANGERS / "blocks.py", "blocks",
@@ -216,7 +226,6 @@ def _lines_of(source: str, start: int, statements: tuple[str, ...]) -> frozenset
 
 
 def file_of(target: str) -> Path:
-    """The file of one of TARGETS."""
     return TARGETS[target][0]
 
 

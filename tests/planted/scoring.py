@@ -37,8 +37,7 @@ class Outcome:
     """The arrays that findings about memory name, in small letters."""
     diagnoses: tuple[Diagnosis, ...] = ()
     seconds: float = 0.0
-    diagnosing: float | None = None
-    """Seconds of the diagnosis alone."""
+
     failure: str = ""
     """Why there was no report."""
     denied: tuple[str, ...] = ()
@@ -83,7 +82,7 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
     outcome = Outcome(
         name, report.verdict, diagnoses=tuple(report.diagnoses), seconds=seconds,
         memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
-        diagnosing=report.seconds.get("diagnose"), denied=tuple(denied(report_of(report))),
+        denied=tuple(denied(report_of(report))),
     )  # fmt: skip
     first = report.failing[1].first if report.failing else None
     if first is None:

@@ -31,6 +31,11 @@ def title(fault):
     return fault.title
 
 
+def often(faults, words):
+    """Those of some names."""
+    return [fault for fault in faults if fault.name in words.split()]
+
+
 # On every push the historical one has a test of its own, below, and the score tries one of each class.
 @sampled("fault", FAULTS, push=[], ids=title)
 def test_a_fault_in_lazy_is_found_and_placed_with_every_status(fault, tmp_path):
@@ -48,8 +53,7 @@ def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
 
 
 # On every push an address, a formula and all exposed; the others at night, and by the score.
-_OFTEN = ("do_read_with_q_head_stride_in_dq", "delta_dropped_in_dkdv")
-OFTEN = [*(fault for fault in INSIDE if fault.name in _OFTEN), EXPORTED[0]]
+OFTEN = [*often(INSIDE, "do_read_with_q_head_stride_in_dq delta_dropped_in_dkdv"), EXPORTED[0]]
 
 
 @sampled("fault", (*INSIDE, *EXPORTED), push=OFTEN, ids=title)
@@ -68,17 +72,14 @@ def test_a_fault_in_flash_is_placed_and_told_of_a_black_box_that_cannot_be_watch
 
 
 # On every push one of each kind of finding about memory; of wrong numbers the score tries one of each class.
-_OF_MEMORY = (
-    "lazy_barrier_after_the_tile_missing", "p_added_to_what_is_not_zeroed", "shared_memory_out_of_bounds",
-)  # fmt: skip
-
-
-@sampled(
-    "fault", CUDA_FAULTS, push=[one for one in CUDA_FAULTS if one.name in _OF_MEMORY], ids=title
+OF_MEMORY = often(
+    CUDA_FAULTS,
+    "lazy_barrier_after_the_tile_missing p_added_to_what_is_not_zeroed shared_memory_out_of_bounds",
 )
-def test_a_fault_in_cuda_is_placed_and_what_it_does_to_memory_named_with_the_lines(
-    fault, tmp_path
-):
+
+
+@sampled("fault", CUDA_FAULTS, push=OF_MEMORY, ids=title)
+def test_a_fault_in_cuda_is_placed_and_what_it_does_to_memory_told_by_lines(fault, tmp_path):
     report = fault.probe(tmp_path, sizes=LAID, why=False)
     assert report.verdict == "mismatch"
     run, measured = report.failing
@@ -88,12 +89,9 @@ def test_a_fault_in_cuda_is_placed_and_what_it_does_to_memory_named_with_the_lin
     else:
         assert (measured.first.intermediate, measured.first.head) == (fault.first, fault.head)
         assert fault.row in (None, measured.first.row)
-    memory = report.runs[0].memory
-    told = [
-        stray for stray in memory if (stray.kind, stray.tensor) == (fault.memory, fault.array)
-    ]
-    assert bool(memory) == bool(told) == bool(fault.memory)
-    said = [stray.sentence for stray in told]
+    memory, kind = report.runs[0].memory, (fault.memory, fault.array)
+    said = [stray.sentence for stray in memory if (stray.kind, stray.tensor) == kind]
+    assert bool(memory) == bool(said) == bool(fault.memory)
     for code in fault.code:
         assert any(f"`{code}`" in sentence for sentence in said), said
 
@@ -115,12 +113,6 @@ def test_the_default_check_passes_and_the_case_of_the_battery_that_is_recorded_d
     takes = TargetSignature(target.family, frozenset(target.takes), target.required)
     cases = ended(case=Case(target.family), takes=takes, is_quick=True).options
     assert verdict(cases[fault.shown_by]) == "mismatch"
-
-
-def test_five_classes_are_planted():
-    for faults, least in ((FAULTS, 12), (INSIDE, 20)):
-        assert len(faults) >= least
-        assert len({fault.fault_class for fault in faults}) >= 5
 
 
 # A factor of another branch, and a statement that is missing: no row of the table says either.

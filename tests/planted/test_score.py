@@ -61,43 +61,34 @@ def test_each_trial_has_a_name_a_program_and_causes_of_its_own_and_says_why_ther
 
 
 STRIDE, RACE = "lazy/do_read_with_q_head_stride", "flash-cuda/dk_summed_by_several_threads"
-FOUND = {"verdict": "mismatch", "first": "dP", "batch": 0, "head": 1}
-
-
-def judged(name, **came):
-    return Judged(TRIALS[name], Outcome(name, **came))
-
-
-def diagnosed(fault, explained):
-    return Diagnosis(fault, "S1", "dO is read with q's head stride", explained)
-
-
-def test_a_fault_is_placed_by_its_head_and_a_race_by_the_array_that_is_raced_for():
-    wrong = judged(STRIDE, **FOUND | {"head": 0})
-    assert (judged(STRIDE, **FOUND).placed, wrong.found, wrong.placed) == (True, True, False)
-    assert not judged(STRIDE, verdict="match").found
-    assert judged(RACE, verdict="mismatch", memory=frozenset({"dk"})).placed
-    assert not judged(RACE, verdict="mismatch", memory=frozenset({"dv"})).placed
+NEW, SAME = UNCOVERED[0].title, EQUIVALENTS[0].title
+PLACED = {"verdict": "mismatch", "first": "dP", "batch": 0, "head": 1}
+RACING = {"verdict": "mismatch", "memory": frozenset({"dk"})}
+MATCH = {"verdict": "match"}
+# By what they are called by: a trial, what came of it, and each cause that was told with its share.
+COUNTS = [
+    ("placed", STRIDE, PLACED, ""), ("placed", RACE, RACING, ""),
+    ("named", STRIDE, PLACED, "stride/do-head 1 layout/do 1"), ("right", NEW, PLACED, "factor/dS 0.6"),
+    ("right", SAME, MATCH, ""),
+]  # fmt: skip
+DO_NOT = [
+    ("placed", STRIDE, PLACED | {"head": 0}, ""), ("placed", RACE, RACING | {"memory": frozenset({"dv"})}, ""),
+    ("found", STRIDE, MATCH, ""), ("named", STRIDE, PLACED, "layout/do 1 stride/do-head 1"),
+    ("named", STRIDE, PLACED, "stride/do-head 0.89"), ("named", STRIDE, PLACED, ""), ("right", NEW, MATCH, ""),
+    ("right", NEW, PLACED, "factor/dS 0.9"), ("right", SAME, PLACED, ""),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("diagnoses", "is_named"),
-    [([("stride/do-head", 1.0)], True), ([("stride/do-head", 0.9), ("layout/do", 0.9)], True),
-     ([("stride/do-head", 0.89)], False), ([("layout/do", 1.0), ("stride/do-head", 1.0)], False), ([], False)],
-)  # fmt: skip
-def test_a_cause_counts_where_it_comes_first_and_explains_nine_tenths(diagnoses, is_named):
-    came = judged(STRIDE, **FOUND, diagnoses=tuple(diagnosed(*one) for one in diagnoses))
-    assert came.named is is_named
-
-
-def test_an_uncovered_fault_that_is_given_a_cause_and_an_edit_that_is_flagged_are_missed():
-    uncovered, equivalent = UNCOVERED[0].title, EQUIVALENTS[0].title
-    for explained, right in ((0.6, True), (0.9, False)):
-        diagnoses = (diagnosed("factor/dS", explained),)
-        assert judged(uncovered, verdict="mismatch", diagnoses=diagnoses).right is right
-    assert not judged(uncovered, verdict="match").right
-    assert judged(equivalent, verdict="match").right
-    assert not judged(equivalent, verdict="mismatch", first="dQ").right
+    ("what", "name", "came", "told", "is_so"),
+    [*((*one, True) for one in COUNTS), *((*one, False) for one in DO_NOT)],
+)
+def test_what_an_outcome_counts_for(what, name, came, told, is_so):
+    words = told.split()
+    causes = zip(words[::2], map(float, words[1::2]), strict=True)
+    diagnoses = tuple(Diagnosis(fault, "S1", "", explained) for fault, explained in causes)
+    judged = Judged(TRIALS[name], Outcome(name, **came, diagnoses=diagnoses))
+    assert getattr(judged, what) is is_so
 
 
 def test_a_name_that_no_trial_has_is_refused():

@@ -1,7 +1,5 @@
 """Every mix-up of two tensors' strides that lazy and flash can hold is found by strides, and none by `contiguous`."""
 
-from collections import Counter
-
 import pytest
 import torch
 
@@ -42,23 +40,10 @@ def test_of_224_those_of_tensors_that_no_kernel_has_both_of_say_so_and_each_is_a
     ("first", "step"),
     [(0, 120), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))],
 )
-def test_strides_finds_every_one_and_contiguous_alone_finds_none(
-    file, first, step, record_property
-):
+def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]
     trying = "tests.planted.stride_mixups:Mixups"
     right, *ends = run_each(trying, file, [None, *planted], timeout=120)
-    assert (right.result.contiguous, right.result.distinct) == ("match", "match")
-    assert [(each.item.name, each.crash or each.raised) for each in ends if not each.result] == []
-    by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]
-    missed = [ended.item.name for ended in ends if ended.result.distinct != "mismatch"]
-    shown = Counter(kind for ended in ends for kind in ended.result.shown_by)
-    seconds = sum(ended.result.seconds for ended in ends) / len(ends)
-    record_property(
-        "figure",
-        f"{file}: of 224 mix-ups of strides {EXPRESSIBLE[file]} can be planted; of {len(planted)} of them contiguous "
-        f"alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; {seconds:.2f} s each; shown by "
-        + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items())),
-    )
-    assert by_contiguous == []
-    assert missed == []
+    assert right.result == ("match", "match")
+    found = {ended.item.name: ended.result or ended.crash or ended.raised for ended in ends}
+    assert found == dict.fromkeys(found, ("match", "mismatch"))

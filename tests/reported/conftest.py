@@ -12,7 +12,6 @@ import pytest
 from tests.cli.command import run
 
 INPUTS = Path(__file__).parent / "inputs"
-SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 16"
 
 
 @pytest.fixture(autouse=True)

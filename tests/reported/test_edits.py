@@ -4,9 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.edits.candidates_search import Search
-from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
@@ -88,15 +86,3 @@ def test_a_wrong_edit_is_broken_or_not_certain(kind, tmp_path):
 def test_the_right_edit_is_certain(kind, tmp_path):
     came = judged(tmp_path, kind, kind.right)
     assert (came.doubts, came.not_run) == ([], [])
-
-
-def test_a_sum_of_which_two_are_stored_is_told_where_the_one_that_lacks_pairs_is_summed(tmp_path):
-    prepare_backend("auto")
-    text = (FILE.parent / "two_stores.py").read_text()
-    at = text.index("dv += share", text.index("other = tiles"))
-    (tmp_path / "mine.py").write_text(f"{text[:at]}dv = share{text[at + len('dv += share') :]}")
-    case = softmax_case(batch=1, heads=1, seqlen=48, head_dim=16)
-    run = followed_run(experiment_of(case, find_target(f"{tmp_path / 'mine.py'}:gradient")), ())
-    (found,) = suspects(run, ["dV"])
-    line = text[:at].count("\n") + 1
-    assert (found.kind, found.name, found.lines[0].line) == ("pairs", "dV", line)

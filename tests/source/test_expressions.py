@@ -58,12 +58,8 @@ def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
     with followed(module.outer) as values:
         assert called(module) == due
     told = [
-        (
-            value.at.kernel,
-            value.at.code[value.at.column :][: value.at.length],
-            value.array.tolist(),
-        )
-        for value in values
+        (one.at.kernel, one.at.code[one.at.column :][: one.at.length], one.array.tolist())
+        for one in values
     ]
     assert ("twice", "2 * x", [4]) in told
     assert ("outer", "value - by", [2]) in told

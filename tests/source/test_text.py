@@ -28,17 +28,13 @@ def test_a_node_stands_where_python_itself_says(node):
     assert SOURCE.text_of(node) == ast.get_source_segment(TEXT, node)
     found = SOURCE.line_of(node, "größe")
     assert found.code == TEXT.splitlines()[node.lineno - 1].strip()
-    assert (
-        found.code[found.column : found.column + found.length]
-        == SOURCE.text_of(node).splitlines()[0]
-    )
+    marked = found.code[found.column : found.column + found.length]
+    assert marked == SOURCE.text_of(node).splitlines()[0]
 
 
 def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_order():
-    assert (
-        edited("abc", [Edit(1, 1, "x"), Edit(1, 1, "y"), Edit(1, 2, "B"), Edit(3, 3, "z")])
-        == "axyBcz"
-    )
+    edits = [Edit(1, 1, "x"), Edit(1, 1, "y"), Edit(1, 2, "B"), Edit(3, 3, "z")]
+    assert edited("abc", edits) == "axyBcz"
     with pytest.raises(ValueError, match="overlap at character 1"):
         edited("abc", [Edit(0, 2, ""), Edit(1, 3, "")])
 
@@ -58,23 +54,16 @@ def two(x):
 def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_def(tmp_path):
     file = tmp_path / "k.py"
     file.write_text(KERNEL)
-    wheres = [
-        CauseLine(str(file), 5, "y = x * 2"),
-        CauseLine(str(file), 6, "return y"),
-        CauseLine(str(file), 9, "return x"),
-    ]
+    told = {5: "y = x * 2", 6: "return y", 9: "return x"}
+    wheres = [CauseLine(str(file), line, code) for line, code in told.items()]
     lines = KERNEL.splitlines()
-    assert listings_of(wheres) == (
-        Listing(str(file), 3, tuple(lines[2:6])),
-        Listing(str(file), 8, tuple(lines[7:9])),
-    )
+    kept = Listing(str(file), 3, tuple(lines[2:6])), Listing(str(file), 8, tuple(lines[7:9]))
+    assert listings_of(wheres) == kept
 
 
 def test_of_a_line_that_reads_otherwise_now_and_of_a_file_that_is_gone_nothing_is(tmp_path):
     file = tmp_path / "k.py"
     file.write_text(KERNEL)
     gone = CauseLine(str(tmp_path / "gone.py"), 5, "y = x * 2")
-    assert (
-        listings_of([CauseLine(str(file), 5, "y = x * 3"), CauseLine(str(file), 99, "y"), gone])
-        == ()
-    )
+    other = [CauseLine(str(file), 5, "y = x * 3"), CauseLine(str(file), 99, "y")]
+    assert listings_of([*other, gone]) == ()

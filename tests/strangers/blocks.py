@@ -1,6 +1,6 @@
 """Attention with a softcap over [B, L, H, D] tensors, by block pointers and under autotuning.
 
-One forward and two backward kernels. Scores and their gradients are made in helpers, which flags turn to the tile that
+Two backward kernels. Scores and their gradients are made in helpers, which flags turn to the tile that
 the diagonal cuts.
 """
 
@@ -57,46 +57,6 @@ def _scores(q, k, i, j, length, scale, cap, CAUSAL: tl.constexpr, CAPPED: tl.con
 @triton.jit
 def _through_softmax(p, dp, delta):
     return p * (dp - delta[:, None])
-
-
-@triton.autotune(configs=CONFIGS, key=["length"])
-@triton.jit
-def blocks_forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
-    q_b, q_l, q_h, q_d, k_b, k_l, k_h, k_d, v_b, v_l, v_h, v_d, o_b, o_l, o_h, o_d,
-    heads, length, width, scale, cap,
-    CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    b, h, start_m = (
-        tl.program_id(1).to(tl.int64),
-        tl.program_id(0).to(tl.int64),
-        tl.program_id(2) * M,
-    )
-    k_ptr += b * k_b + h * k_h
-    v_ptr += b * v_b + h * v_h
-    i = start_m + tl.arange(0, M)
-    q = _read(q_ptr + b * q_b + h * q_h, length, width, q_l, q_d, start_m, M, WIDTH)
-    peak = tl.full([M], -1e30, tl.float32)
-    mass = tl.zeros([M], tl.float32)
-    acc = tl.zeros([M, WIDTH], tl.float32)
-    end = length
-    if CAUSAL:
-        end = tl.minimum(length, start_m + M)
-    for start_n in range(0, end, N):
-        j = start_n + tl.arange(0, N)
-        k = _read(k_ptr, length, width, k_l, k_d, start_n, N, WIDTH)
-        s, _ = _scores(q, k, i, j, length, scale, cap, CAUSAL, CAPPED)
-        new_peak = tl.maximum(peak, tl.max(s, 1))
-        p = tl.exp(s - new_peak[:, None])
-        keep = tl.exp(peak - new_peak)
-        v = _read(v_ptr, length, width, v_l, v_d, start_n, N, WIDTH)
-        acc = acc * keep[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        mass = mass * keep + tl.sum(p, 1)
-        peak = new_peak
-    tl.store(lse_ptr + (b * heads + h) * length + i, peak + tl.log(mass), mask=i < length)
-    _write(
-        o_ptr + b * o_b + h * o_h, acc / mass[:, None], length, width, o_l, o_d, start_m, M, WIDTH
-    )
 
 
 @triton.autotune(configs=CONFIGS, key=["length"])
@@ -195,16 +155,20 @@ def blocks_dkdv(
     _write(dv_ptr + b * dk_b + h * dk_h, dv, length, width, dk_l, dk_d, start_n, N, WIDTH)
 
 
+def _forward(q, k, v, causal, scale, softcap):
+    s = q @ k.mT * scale
+    s = softcap * torch.tanh(s / softcap) if softcap else s
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], device=s.device).triu(1).bool(), -torch.inf)
+    lse = s.logsumexp(-1)
+    return torch.exp(s - lse[..., None]) @ v, lse
+
+
 class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, causal, scale, softcap):
-        batch, length, heads, width = q.shape
-        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lse = torch.empty((batch, heads, length), dtype=torch.float32, device=q.device)
-        blocks_forward[lambda meta: (heads, batch, triton.cdiv(length, meta["M"]))](
-            q, k, v, o, lse, *q.stride(), *k.stride(), *v.stride(), *o.stride(), heads, length, width, scale,
-            softcap or 1.0, CAUSAL=causal, CAPPED=bool(softcap), WIDTH=max(16, triton.next_power_of_2(width)),
-        )  # fmt: skip
+        o, lse = _forward(*(x.transpose(1, 2).float() for x in (q, k, v)), causal, scale, softcap)
+        o = o.transpose(1, 2).to(q.dtype).contiguous()
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.options = causal, scale, softcap
         return o

@@ -1,4 +1,4 @@
-"""Attention with grouped heads and two lengths, as one function that calls a forward, a preprocess and two backwards.
+"""Attention with grouped heads and two lengths, as one function that calls a preprocess and two backwards.
 
 A program of dK and dV walks the query heads of its key head, and its pointers with them. dP starts at -delta, so that
 one product gives dP - delta. Strides are passed by name.
@@ -31,37 +31,6 @@ def _mask(i, j, n_q, n_k, CAUSAL: tl.constexpr):
     if CAUSAL:
         seen &= j[None, :] <= i[:, None] + n_k - n_q
     return seen
-
-
-@triton.jit
-def grouped_forward(
-    Q, K, V, Out, L, n_q, n_k, n_d, scale,
-    qb, qh, qi, qd, kb, kh, ki, kd, vb, vh, vi, vd, ob, oh, oi, od,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    b = tl.program_id(1).to(tl.int64) // HEADS
-    h = tl.program_id(1).to(tl.int64) % HEADS
-    K += b * kb + h // GROUP * kh
-    V += b * vb + h // GROUP * vh
-    i, d = tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
-    q = _matrix(Q + b * qb + h * qh, i, d, qi, qd, n_q, n_d) * scale
-    m, mass = tl.full([T], -1e30, tl.float32), tl.zeros([T], tl.float32)
-    acc = tl.zeros([T, D], tl.float32)
-    for at in range(0, n_k, T):
-        j = at + tl.arange(0, T)
-        s = tl.dot(q, tl.trans(_matrix(K, j, d, ki, kd, n_k, n_d)), input_precision="ieee")
-        s = tl.where(_mask(i, j, n_q, n_k, CAUSAL), s, float("-inf"))
-        m_old = m
-        m = tl.maximum(m_old, tl.max(s, 1))
-        alpha = tl.exp(m_old - m)
-        p = tl.exp(s - m[:, None])
-        mass = mass * alpha + tl.sum(p, 1)
-        v = _matrix(V, j, d, vi, vd, n_k, n_d)
-        acc = tl.dot(p, v, acc=acc * alpha[:, None], input_precision="ieee")
-    inside = (i[:, None] < n_q) & (d[None, :] < n_d)
-    at = Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od
-    tl.store(at, acc / mass[:, None], mask=inside)
-    tl.store(L + tl.program_id(1) * n_q + i, m + tl.log(mass), mask=i < n_q)
 
 
 @triton.jit
@@ -151,18 +120,23 @@ def _strides(**tensors):
     return {f"{name}{axis}": step for name, of in pairs for axis, step in of}
 
 
+def _forward(q, k, v, group, causal, scale):
+    s = q @ k.repeat_interleave(group, 1).mT * scale
+    if causal:
+        hidden = torch.ones(s.shape[-2:], device=s.device).triu(1 + s.shape[-1] - s.shape[-2])
+        s = s.masked_fill(hidden.bool(), -torch.inf)
+    lse = s.logsumexp(-1)
+    return torch.exp(s - lse[..., None]) @ v.repeat_interleave(group, 1), lse
+
+
 class _Grouped(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, causal, scale):
-        (batch, heads, n_q, n_d), (_, kv_heads, n_k, _) = q.shape, k.shape
-        o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lse = torch.empty((batch, heads, n_q), dtype=torch.float32, device=q.device)
+        heads, kv_heads, n_d = q.shape[1], k.shape[1], q.shape[3]
+        o, lse = _forward(q.float(), k.float(), v.float(), heads // kv_heads, causal, scale)
         flags = {"HEADS": heads, "T": TILE, "D": max(16, triton.next_power_of_2(n_d))}
         of_scores = {"GROUP": heads // kv_heads, "CAUSAL": causal}
-        strides, grid = _strides(q=q, k=k, v=v, o=o), (triton.cdiv(n_q, TILE), batch * heads)
-        grouped_forward[grid](
-            q, k, v, o, lse, n_q, n_k, n_d, scale, **strides, **flags, **of_scores
-        )
+        o = o.to(q.dtype)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.scale, ctx.flags, ctx.of_scores = scale, flags, of_scores
         return o

@@ -64,10 +64,6 @@ def flattering(q, k, v, do, *, scale):
     return found | {"dQ": (found["dQ"] * 2).as_subclass(Flattering)}
 
 
-def wrapping(q, k, v, do, *, scale, make=Wrapping):
+def wrapping(q, k, v, do, *, scale):
     found = _gradients(q, k, v, do, scale)
-    return found | {"dQ": make(found["dQ"])}
-
-
-def parameter(q, k, v, do, *, scale):
-    return wrapping(q, k, v, do, scale=scale, make=torch.nn.Parameter)
+    return found | {"dQ": Wrapping(found["dQ"])}

@@ -46,11 +46,6 @@ def torch_s_parameters(
     )
 
 
-def groups_share_the_first_key_head(q, k, v, enable_gqa=False):
-    k, v = (x[:, :1].expand(-1, q.shape[1], -1, -1) if enable_gqa else x for x in (k, v))
-    return scores(q, k).softmax(-1) @ v
-
-
 def mask_of_either_kind(q, k, v, do, attn_mask):
     s = scores(q, k)
     s = s.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else s + attn_mask
@@ -96,12 +91,6 @@ def arrays_of_numpy_backwards_and_read_only(q, k, v, do):
 
 def arrays_of_another_library(q, k, v, do):
     return tuple(map(Array, plain(q, k, v, do)))
-
-
-def a_wrong_array(q, k, v, do):
-    dq, dk, dv = (found.numpy() for found in plain(q, k, v, do))
-    dk[0, 1] *= 2
-    return dq, dk, dv
 
 
 def lists(q, k, v, do):

@@ -41,8 +41,7 @@ def keys_kernel(
         dv += tl.dot(tl.trans(p), do)
         dp = tl.zeros((TILE, TILE), tl.float32)
         dp += tl.dot(do, tl.trans(v))
-        if KIND == "absolute":
-            dp = tl.abs(dp)
+
         dk += tl.dot(tl.trans(p * (dp - delta[:, None])), q) * scale
     tl.store(DK + at_keys, dk, mask=inside)
     tl.store(DV + at_keys, dv, mask=inside)
@@ -65,10 +64,6 @@ def _backward(q, k, v, do, lse, delta, scale, kind, seen=None, of_delta=1.0):
 
 def heavier(q, k, v, do, lse, delta, scale):
     return _backward(q, k, v, do, lse, delta, scale, "heavier")
-
-
-def absolute(q, k, v, do, lse, delta, scale):
-    return _backward(q, k, v, do, lse, delta, scale, "absolute")
 
 
 def averaged(q, k, v, do, lse, delta, scale):

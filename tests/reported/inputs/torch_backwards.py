@@ -45,15 +45,6 @@ def warmer_rows(q, k, v, do, scale):
     return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
 
 
-def dv_of_other_rows(q, k, v, do, scale):
-    return {"dV": _parts(q, k, v, do, scale)[0].mT @ do.roll(1, 2)}
-
-
-def dq_of_other_keys(q, k, v, do, scale):
-    p, dp = _parts(q, k, v, do, scale)
-    return {"dQ": p * (dp - (p * dp).sum(-1, keepdim=True)) @ k.roll(1, 2) * scale}
-
-
 CALLS = []
 
 

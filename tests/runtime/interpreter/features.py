@@ -61,14 +61,6 @@ loop_in_helper  x * 6
     r = tl.zeros([D], tl.float32)
     for i in range(0, 4):
         r += x * as_float(i)
-static_loop  x * 3
-    r = tl.zeros([D], tl.float32)
-    for i in tl.static_range(1, 4, 1):
-        r += x * (1 if i > 0 else 0)
-range_with_hints  x * 6
-    r = tl.zeros([D], tl.float32)
-    for i in tl.range(0, 4, 1, num_stages=2, loop_unroll_factor=2, warp_specialize=False):
-        r += x * i.to(tl.float32)
 tuples  x + y + (x - y)
     pair = (x, y)
     total, rest = several(pair[0], pair[1])
@@ -85,8 +77,6 @@ own_reduction_of_pairs  x.argmax().float().expand(16)
     r = tl.zeros([D], tl.float32) + at.to(tl.float32) + value * 0
 own_scan  x.cumsum(0)
     r = tl.associative_scan(x, 0, plus)
-reverse_scan  x.flip(0).cumsum(0).flip(0)
-    r = tl.cumsum(x, 0, reverse=True)
 inline_assembly  x * 2
     r = tl.inline_asm_elementwise(
         "add.f32 $0, $1, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
@@ -97,8 +87,6 @@ printing_and_assuming  x
     tl.device_assert(n > 0, "n")
     tl.debug_barrier()
     r = tl.load(x_ptr + tl.max_contiguous(tl.multiple_of(d, D), D))
-divisions  x * 8
-    r = x * (tl.cdiv(n, 3) + n // D + (n % 15))
 device_library  x.tanh() + x.abs().sqrt() + x.erf()
     r = libdevice.tanh(x) + tl.sqrt(tl.abs(x)) + tl.math.erf(x)
 device_powers  x.pow(2) + y.abs().rsqrt()
@@ -116,8 +104,6 @@ descriptor  x.view(4, 4).T.reshape(16)
     r = tl.load(out_ptr + d)
 bits  x.view(torch.int32).float()
     r = x.to(tl.int32, bitcast=True).to(tl.float32)
-casts  x.half().float()
-    r = tl.cast(x, tl.float16, fp_downcast_rounding="rtne").to(out_ptr.dtype.element_ty)
 while_loop  x * 8
     r, at = x, 0
     while (at < n) and (at < 3):
@@ -134,30 +120,11 @@ truths  x * 3
     r -= 0.0
 flipped  x.flip(0)
     r = tl.flip(x, 0)
-joined  torch.stack([x[:8], y[:8]], -1).reshape(16)
-    half = tl.arange(0, D // 2)
-    first, second = tl.split(tl.join(tl.load(x_ptr + half), tl.load(y_ptr + half)))
-    r = tl.interleave(first, second)
-gathered  x.flip(0)
-    r = tl.gather(x, D - 1 - d, 0)
-counted  torch.full((16,), 4.0)
-    tl.store(out_ptr + d, tl.zeros([D], tl.float32) + 4.0)
-    tl.store(out_ptr + tl.arange(0, 4), tl.histogram(d % 4, 4).to(tl.float32))
-    r = tl.load(out_ptr + d)
 atomics  x + y
     tl.store(out_ptr + d, x)
     tl.atomic_add(out_ptr + d, y, sem="relaxed", scope="cta")
     tl.atomic_max(out_ptr + d, x + y, sem="acq_rel", scope="gpu")
     r = tl.load(out_ptr + d)
-sorted_values  x.sort().values
-    r = tl.sort(x)
-shipped_softmax  x.softmax(0)
-    r = tl.softmax(x)
-clamps  x.sigmoid() + y.clamp(-0.5, 0.5)
-    r = tl.sigmoid(x) + tl.clamp(y, -HALF, HALF)
-summed_products  (x.view(4, 4) @ y.view(4, 4)).reshape(16)
-    a, b = tl.reshape(x, (4, 4)), tl.reshape(y, (4, 4))
-    r = tl.reshape(tl.sum(a[:, :, None] * b[None, :, :], axis=1), [D])
 shapes  x.view(4, 4).T.reshape(16) + y
     turned = tl.permute(tl.trans(tl.reshape(x, (4, 4)))[None, :, :], (0, 1, 2))
     r = turned.reshape(D) + tl.ravel(y.reshape([4, 4]))
@@ -166,10 +133,6 @@ eviction_and_caches  torch.where(x > 0, x, y)
     y = tl.load(y_ptr + d, mask=None, volatile=True)
     tl.store(out_ptr + d, tl.where(x > 0, x, y), mask=d < n, cache_modifier=".cg")
     r = tl.load(out_ptr + d)
-unpacked_list  x + 3
-    sizes: tl.constexpr = (1, 2)
-    one, two = sizes
-    r = x + one + two
 names_of_types  x + 96
     dtype = x_ptr.dtype.element_ty
     width: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth
@@ -177,25 +140,6 @@ names_of_types  x + 96
     if r.dtype == tl.float32:
         r += tl.full([D], width * 2, dtype)
     r += tl.num_programs(0).to(tl.float32) * 32
-random_numbers  x * 0 + 1
-    drawn = tl.rand(7, d)
-    r = tl.where((drawn >= 0) & (drawn < 1), 1.0, 0.0)
-wide_sums  (x.double() @ y.double()).float().expand(16)
-    r = tl.zeros([D], tl.float32) + tl.sum(x.to(tl.float64) * y, 0).to(tl.float32)
-fused  x * y + x
-    r = tl.fma(x, y, x)
-functions  x.abs().log2() + x.cos() + x.sin() + y.floor() + y.ceil()
-    r = tl.log2(tl.abs(x)) + tl.cos(x) + tl.sin(x) + tl.floor(y) + tl.ceil(y)
-integers  x + 15
-    number = ((n >> 1) | 3) & 0xFF ^ 4
-    high = tl.umulhi(tl.full([D], 1, tl.uint32) << 31, tl.full([D], 2, tl.uint32))
-    r = x + number.to(tl.float32) - high.to(tl.float32) + 1
-extremes  x.max().expand(16) + x.argmin().float()
-    value, at = tl.max(x, 0, return_indices=True)
-    r = tl.zeros([D], tl.float32) + value + at * 0 + tl.argmin(x, 0)
-swizzled  x + torch.arange(16) % 2
-    i, j = tl.swizzle2d(d // 2, d % 2, 8, 2, 1)
-    r = x + (d % 2) + (i + j) * 0
 """
 
 

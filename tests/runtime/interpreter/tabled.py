@@ -15,7 +15,6 @@ from triton.language import exp2
 from triton.language.extra import libdevice
 
 exp = tl.exp
-HALF = tl.constexpr(0.5)
 """
 
 

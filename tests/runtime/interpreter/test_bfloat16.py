@@ -2,9 +2,6 @@
 
 import inspect
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,16 +56,10 @@ def {name}(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr):
 ELEMENTWISE = """
 add  x + y
     r = x + y
-sub  x - y
-    r = x - y
 mul  x * y
     r = x * y
 neg  -x
     r = -x
-abs_  x.abs()
-    r = tl.abs(x)
-minimum  torch.minimum(x, y)
-    r = tl.minimum(x, y)
 maximum  torch.maximum(x, y)
     r = tl.maximum(x, y)
 clamp  x.clamp(-y.abs(), y.abs())
@@ -79,41 +70,23 @@ where  torch.where(x < y, x, z)
     r = tl.where(x < y, x, z)
 constant  x * 2.5 + 1
     r = x * 2.5 + 1
-transposed  x.T
-    r = tl.trans(x)
 cumsum  stepwise(x, 1, torch.add)
     r = tl.cumsum(x, 1)
-cumsum_reversed  stepwise(x.flip(1), 1, torch.add).flip(1)
-    r = tl.cumsum(x, 1, reverse=True)
-cumprod  stepwise(x, 0, torch.mul)
-    r = tl.cumprod(x, 0)
-sort  x.sort(1).values
-    r = tl.sort(x)
-full  torch.full_like(x, 1.7)
-    r = tl.full((N, N), 1.7, tl.bfloat16) + tl.zeros((N, N), tl.bfloat16)
 bitcast  x
     r = x.to(tl.int16, bitcast=True).to(tl.bfloat16, bitcast=True)
 other  torch.where(torch.arange(N * N).reshape(N, N) % 2 == 0, x, torch.tensor(-1.5).bfloat16())
     r = tl.load(x_ptr + p, mask=p % 2 == 0, other=-1.5)
-reshape  x
-    r = tl.reshape(tl.reshape(x, (N * N,)), (N, N))
 """
 # What leaves bfloat16.
 WIDE = """
 div  x.float() / y.float()
     r = x / y
-rem  torch.fmod(x.float(), y.float())
-    r = x % y
 less  (x < y).float()
     r = (x < y).to(tl.float32)
-equal  (x == y).float() + (x != y).float() * 2
-    r = (x == y).to(tl.float32) + (x != y).to(tl.bfloat16) * 2
 both  ((x >= y) & (x > 0)).float()
     r = ((x >= y) & (x > 0)).to(tl.float32)
 float_  x.float()
     r = x.to(tl.float32)
-half  x.half().float()
-    r = x.to(tl.float16).to(tl.float32)
 mixed  x.float() * y.float()
     r = x * y.to(tl.float32)
 """
@@ -122,29 +95,20 @@ dot  x.double() @ y.double().T
     r = tl.dot(x, tl.trans(y))
 dot_onto_acc  x.double() @ y.double() + 3
     r = tl.dot(x, y, tl.full((N, N), 3.0, tl.float32), input_precision="ieee")
-dot_of_three  (x.double().reshape(2, -1, N) @ torch.stack((y, y), -1).reshape(2, N, N).double()).reshape(N, N)
-    r = tl.dot(tl.reshape(x, (2, N // 2, N)), tl.reshape(tl.join(y, y), (2, N, N)))
-    r = tl.reshape(r, (N, N))
 """
 # Of rows.
 ALONG = FRAME.replace("tl.store(out_ptr + p, r)", "tl.store(out_ptr + tl.arange(0, N), r)")
 EXTREMES = """
 max_  x.amax(1)
     r = tl.max(x, 1)
-min_  x.amin(1)
-    r = tl.min(x, 1)
 argmax  x.amax(1)
     r = tl.argmax(x, 1)
-argmin  x.amin(1)
-    r = tl.argmin(x, 1)
 max_of_both  x.amax(1)
     r, _ = tl.max(x, 1, return_indices=True)
 """
 SUMS = """
 sum_  pairwise(x)
     r = tl.sum(x, 1)
-sum_kept  pairwise(x)
-    r = tl.reshape(tl.sum(x, 1, keep_dims=True), (N,))
 sum_of_all  pairwise(x.reshape(1, -1)).expand(N).clone()
     r = tl.sum(x) + tl.zeros((N,), tl.bfloat16)
 """
@@ -234,12 +198,10 @@ def test_a_float_becomes_the_nearest_bfloat16(dtype):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+    ("dtype", "by"), [(torch.int8, 1), (torch.int32, 257), (torch.int64, 257)]
 )
-def test_an_integer_becomes_the_nearest_bfloat16_and_goes_back(dtype):
-    x = torch.randint(-128, 127, (SIZE,)).to(dtype) * (
-        257 if dtype not in (torch.int8, torch.uint8) else 1
-    )
+def test_an_integer_becomes_the_nearest_bfloat16_and_goes_back(dtype, by):
+    x = torch.randint(-128, 127, (SIZE,)).to(dtype) * by
     found = cast_to(x, torch.bfloat16)
     assert same(found, x.double().bfloat16())
     small = found / 256
@@ -276,29 +238,3 @@ def test_an_atomic_addition_rounds_each_addend_and_loses_none(distinct, operands
         expected[place[i]] += x[i]
     assert same(found, expected)
     assert same(before, earlier)
-
-
-def in_another_process(code):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-
-
-@pytest.mark.nightly
-def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
-    code = """
-from gradprobe.frontends.triton import interpreter
-from gradprobe.frontends.triton.interpreter import bfloat16 as patches
-del patches.shipped.ReduceOps.sum
-before = patches.shipped.InterpreterBuilder.binary_op
-try:
-    interpreter.make_bfloat16_right()
-except interpreter.InterpreterNotKnown as e:
-    print(e, patches.shipped.InterpreterBuilder.binary_op is before)
-"""
-    assert "ReduceOps.sum True" in in_another_process(code)

@@ -114,10 +114,6 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
         p = tl.reshape(tl.reshape(a, [8, N // 8]), [N])
     elif HOW == "trans":
         p = tl.reshape(tl.trans(tl.reshape(a, [8, N // 8])), [N])
-    elif HOW == "broadcast":
-        p = tl.reshape(
-            tl.broadcast_to(tl.reshape(a_ptr + shift + tl.arange(0, 8), [8, 1]), [8, N // 8]), [N]
-        )
     elif HOW == "integers":
         p = (a.to(tl.int64) + 0).to(tl.pointer_type(tl.float32))
     else:

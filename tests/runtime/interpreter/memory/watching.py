@@ -20,9 +20,7 @@ from tests.planted.planting import KERNELS, Edit, edited
 
 
 def findings(
-    launch: Callable[[], Any],
-    unwritten: UnwrittenElements | None = None,
-    **tensors: Tensor,
+    launch: Callable[[], Any], unwritten: UnwrittenElements | None = None, **tensors: Tensor
 ) -> tuple[MemoryFinding, ...]:
     """What is found of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:

@@ -1,0 +1,152 @@
+"""Every record: the exit code, what is said and what is not; and what a record cannot hold."""
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradprobe.model.documents import report_from
+from gradprobe.model.layout_run import Element
+from gradprobe.model.number import Number
+from gradprobe.numerics.tally import RisingErrors
+from gradprobe.pipeline import second_cases
+from gradprobe.probing import compilation
+from gradprobe.render.console import whereabouts
+from gradprobe.render.notation import size_in_words
+from tests.cli.command import run, run_process
+from tests.reported.records import RECORDS, SMALL
+from tests.sampling import tries
+
+
+def parts(words):
+    return [part.strip() for part in words.split(" | ")] if words else []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [pytest.param(one, marks=[pytest.mark.nightly] * one.night, id=one.words) for one in RECORDS],
+)
+def test_a_record_holds(check, record):
+    ran, report = check(f"{record.words} {record.case}")
+    said = " ".join(f"{ran.out} {ran.err}".split()) + json.dumps(report, ensure_ascii=False)
+    assert ran.code == record.code, ran.err
+    assert [words for words in parts(record.says) if words not in said] == []
+    assert [words for words in parts(record.unsaid) if words in said] == []
+    if record.first:
+        assert report["first_mismatch"]["intermediate"] == record.first
+    if record.cause:
+        cause = report["diagnoses"][0]
+        assert cause["fault"] == record.cause
+        assert record.at in "".join(where["code"] for where in cause["where"][:1])
+    verdicts = {run["layout"]: run["verdict"] for run in report.get("runs", ())}
+    assert record.layouts.items() <= verdicts.items()
+
+
+def causes(report):
+    first, *others = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
+    return [first, *(one for one in others if one["also"])]
+
+
+FOLLOWS = dict.fromkeys(("dS", "dK"), "inherited")
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong", "fault"),
+    [("heavier --implied causal", {"P": "mismatch", "dV": "inherited", **FOLLOWS}, "value/P"),
+     ("averaged --implied causal", {"delta": "mismatch", **FOLLOWS}, "delta/formula"),
+     # Rows that see nothing are part of what is inherited.
+     ("dead --mask dead-rows", {"P": "mismatch", "dV": "inherited", **FOLLOWS}, "dead/uniform")],
+)  # fmt: skip
+def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(check, words, wrong, fault):
+    _, report = check(f"keys_kernels.py:{words} --fix-budget 0 {SMALL}")
+    shown = {one["name"]: one["status"] for one in report["runs"][0]["intermediates"]}
+    told = {name: now for name, now in shown.items() if now not in ("match", "not exposed")}
+    assert told == wrong
+    assert [one["fault"] for one in causes(report)] == [fault]
+
+
+def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
+    _, report = check(f"torch_backwards.py:two_errors {SMALL}")
+    first, (p, *_) = report["first_mismatch"], report["runs"][0]["intermediates"]
+    assert (p["name"], first["intermediate"], first["batch"], first["head"]) == ("P", "P", 0, 0)
+    assert first["row"] == 7
+    assert first["col"] >= 10
+    ratio = abs(first["actual"] - first["expected"]) / first["budget"]
+    assert ratio >= p["max_budget_ratio"] / 10
+    (said,) = [one for one in whereabouts(report_from(report)) if one.startswith("wrong rows")]
+    assert said == "wrong rows: 0, 7-19 (14 of 20); keys: 0-19 (20)"
+
+
+def test_of_a_small_miss_it_is_said_how_small_it_is_in_itself(check):
+    element = report_from(check(f"torch_backwards.py:slightly {SMALL}")[1]).first_mismatch
+    assert element.intermediate == "dV"
+    assert size_in_words(element).startswith("off by 0.0001 of values up to ")
+
+
+@tries(30)
+@given(st.lists(st.integers(2, 10**6), min_size=1, max_size=30))
+def test_the_telling_element_is_the_first_of_all_of_its_order(errors):
+    def element(row, error):
+        at = {"batch": 0, "head": 0, "row": row, "col": 0, "tile": (0, 0)}
+        of = {"actual": Number(1e9 + error), "expected": Number(1e9), "budget": Number(1.0)}
+        return Element(intermediate="P", **at, **of)
+
+    every = [element(row, error) for row, error in enumerate(errors)]
+    first = next(row for row, error in enumerate(errors) if error >= max(errors) / 10)
+    half = len(every) // 2
+    later = RisingErrors().with_more(every[half:]).elements
+    for part in (every, [*later, *every[:half]]):
+        assert RisingErrors().with_more(part).telling.row == first
+
+
+def test_diff_is_of_the_small_case_that_was_wrong_and_the_command_makes_the_same_check(check):
+    ran, report = check("unused.py:of_eight_heads --fix-budget 0 --no-recover")
+    assert (ran.code, report["beyond"][:15]) == (1, "a tenth head: -")
+    assert run("diff dV").code == 1
+    again = run(shlex.split(report["reproduce"])[1:])
+    assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
+
+
+def test_a_small_case_that_ends_its_process_is_listed(folder):
+    words = "check unused.py:ends_its_process --no-recover --json report.json"
+    assert run_process(words, GRADPROBE_ISOLATE="1").code == 0
+    report = json.loads((folder / "report.json").read_text())
+    assert report["not_checked"] == ["grouped heads (--kv-heads)"]
+
+
+def test_what_does_not_compile_is_no_failure_of_the_tool_in_sarif(check):
+    check(f"uncompiled.py:plain_global {SMALL} --sarif found.sarif")
+    (told,) = json.loads(Path("found.sarif").read_text())["runs"]
+    assert {one["ruleId"] for one in told["results"]} == {"GP027"}
+
+
+def test_a_process_that_may_not_fork_tells_what_does_not_compile_in_a_small_second_case(
+    check, monkeypatch
+):
+    monkeypatch.setattr(second_cases, "may_fork", lambda: False)
+    ran, report = check("uncompiled.py:narrow_values --batch 1 --heads 2")
+    assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
+    assert (ran.code, "--head-dim-v 16" in report["reproduce"]) == (3, True)
+
+
+@pytest.mark.parametrize(("ends", "code"), [(1, 3), (99, 0)])
+def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(
+    check, monkeypatch, ends, code
+):
+    ask = compilation._errors_of
+
+    def asked(calls):
+        with open("asked", "a") as file:
+            file.write(".")
+        if len(Path("asked").read_text()) <= ends:
+            os._exit(1)
+        return ask(calls)
+
+    monkeypatch.setattr(compilation, "_errors_of", asked)
+    ran, report = check(f"uncompiled.py:plain_global {SMALL} --layout all=contiguous")
+    told = [one for one in report["notes"] if "whether rows_kernel compiles is not known" in one]
+    assert (ran.code, bool(told)) == (code, code == 0)
