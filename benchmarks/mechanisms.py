@@ -18,7 +18,6 @@ FOLDERS = (
     "pipeline",
     "diagnosis",
     "faults",
-    "lint",
     "source",
     "frontends",
     "auditing",
@@ -72,7 +71,6 @@ def _behaviour(name: str) -> Mechanism:
 
 
 _INTERPRETER = "frontends/triton/interpreter"
-_MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant",
@@ -82,7 +80,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in (
         "factors", "formulas", "operands", "python", "sums",
     )),
-    Mechanism("lint", "diagnosis/lines", ("lint",)),
+    Mechanism("lint", "diagnosis/lines", ("source/lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses", "diagnosis/forms",
@@ -92,8 +90,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow/seen", "diagnosis/kernel_values", ("diagnosis/kernel_values",)),
     _flow("misread", "misread"), _flow("sums", "sums"),
     _flow("values", "values"),
-    Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
-        "__init__", "memory_watch", "stream", "views",
+    Mechanism("memory", "probing/observe", tuple(f"{_INTERPRETER}/{name}" for name in (
+        "memory_watch", "stream", "views",
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/target_memory",)),
     Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
@@ -114,7 +112,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
-            "__init__", "all_rows", "candidate", "candidates", "grammar", "patterns", "spots",
+            "__init__", "all_rows", "candidate", "candidates", "grammar", "patterns",
         )),
     )),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),
@@ -134,11 +132,11 @@ CORE: tuple[str, ...] = (
         "__init__", "behaviour", "causes", "lines", "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "kernel_file", "parameter_names", "pointers", "syntax", "text",
+        "__init__", "kernel_file", "parameter_names", "pointers", "syntax",
         "triton_source",
     )),
     "frontends/__init__",
-    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached")),
+    *(f"frontends/python/{name}" for name in ("__init__", "traces")),
     *(f"frontends/triton/{name}" for name in (
         "__init__", "launches", "raised",
     )),
@@ -146,7 +144,7 @@ CORE: tuple[str, ...] = (
         "__init__", "bfloat16", "language_patches",
     )),
     *(f"frontends/cuda/{name}" for name in (
-        "__init__", "c_types", "cuda_syntax", "host_code", "module", "nvrtc", "on_cpu", "source",
+        "__init__", "c_types", "cuda_syntax", "host_code", "module", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in ("__init__", "audit", "calling")),
 )  # fmt: skip

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 from rich.text import Text
 
-from ..lint.reading import FOREIGN, KernelStrides, LintFinding
 from ..model.failures import TargetFailure
 from ..model.number import plural
 from ..model.writing import visible
 from ..render.excerpts import code_window
 from ..render.rows import folded
+from ..source.lint import FOREIGN, KernelStrides, LintFinding
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -24,7 +24,7 @@ from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import Trace, run_target
-from ..source.text import SourceLine
+from ..source.syntax import SourceLine
 from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
 from .explainers.sums import left_out

@@ -62,9 +62,8 @@ def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Results) -
         for name in actual.keys() & {*BY_ROW}:
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    own = tuple(
-        name for name, finding in comparison.findings.items() if finding.status == MISMATCH
-    )
+    found = comparison.findings
+    own = tuple(name for name in found if found[name].status == MISMATCH)
     launches = bool(experiment.backends)
     expected = {**comparison.expected, **expected}
     return WrongRun(
@@ -134,9 +133,8 @@ def wrong_in_the_first_call_alone(again: FurtherRuns) -> Diagnosis | None:
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
     """A race on a GPU, where nobody sees its accesses."""
-    moved = (
-        again.moved(again.seen.actual, again.second.actual) if again.second is not None else {}
-    )
+    second = again.second
+    moved = again.moved(again.seen.actual, second.actual) if second is not None else {}
     if not moved:
         return None
     name = next(iter(moved))
@@ -165,11 +163,10 @@ def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
 def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
-    broken = [
-        name
-        for name in seen.own
-        if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
-    ]
+    broken = list[str]()
+    for name in seen.own:
+        if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any()):
+            broken.append(name)
     if not broken or mask is None or bool(mask.any(-1).all()):
         return None
     open_mask = mask | ~mask.any(-1, keepdim=True)

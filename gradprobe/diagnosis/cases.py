@@ -138,10 +138,8 @@ def _of_options(
 def _of_softmax(
     few: Case, takes: Collection[str], short: int, long: int
 ) -> Iterator[tuple[str, Case]]:
-    causal, plain = (
-        replace(few, causal="causal" in takes or few.causal),
-        replace(few, causal=False),
-    )
+    causal = replace(few, causal="causal" in takes or few.causal)
+    plain = replace(few, causal=False)
     if "causal" in takes:
         words = "no causal mask" if few.causal else "a causal mask"
         yield words, replace(few, causal=not few.causal)

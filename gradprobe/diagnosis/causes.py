@@ -104,9 +104,8 @@ class CauseSearch:
         again = FurtherRuns(self._experiment, layout.run.assigned, seen)
         behaved = behaving(again, best[0] if best else None)
         found, named = table.agreeing([*behaved, *fitting]), {each.fault: each for each in best}
-        if is_first or not causes_among(
-            found
-        ):  # beside another fault its lines would show as well
+        # Beside another fault its lines would show as well.
+        if is_first or not causes_among(found):
             found = self._with_dataflow(layout.run, table, found, seen, named)
         self._add(layout, found, named)
 
@@ -129,10 +128,8 @@ class CauseSearch:
             watched = run.watched or seen_in_dataflow(self._experiment, run)
             failures = watched.failures
             left = [diagnosis for diagnosis in found if diagnosis not in causes]
-            found = [
-                *with_dataflow(causes, table.agreeing(watched.seen), self._lines.read),
-                *left,
-            ]
+            of_flow = table.agreeing(watched.seen)
+            found = [*with_dataflow(causes, of_flow, self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         for fault in failures:
@@ -304,10 +301,8 @@ class Table:
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
             if diagnosis.kind == "value":
-                is_denied, stands = (
-                    False,
-                    self._in_agreeing_kernels(self._after_export(diagnosis)),
-                )
+                is_denied = False
+                stands = self._in_agreeing_kernels(self._after_export(diagnosis))
             agreed += [] if is_denied else stands
             found += [] if is_denied and not self._is_made_anew(diagnosis.says_wrong) else stands
         return agreed if causes_among(agreed) or not causes_among(found) else found
@@ -350,9 +345,6 @@ class Table:
         return bool(shown) and all(shown) and MISMATCH not in set().union(*shown)
 
     def _in(self, name: str, kernel: str = "") -> set[str]:
+        here = ("", kernel)
         shown = self._shown.get(name, [])
-        return {
-            status
-            for at, status in shown
-            if not kernel or at.partition(" for ")[0] in ("", kernel)
-        }
+        return {status for at, status in shown if not kernel or at.partition(" for ")[0] in here}

@@ -57,9 +57,8 @@ def with_kernel_values(
     """The records, the first that fails with its kernels' values, and whether that is all."""
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
-    for at, record in enumerate(
-        records if is_small and case.recover and not case.dropout else ()
-    ):
+    is_asked = is_small and case.recover and not case.dropout
+    for at, record in enumerate(records if is_asked else ()):
         run, measured = record.run, record.run.measured
         if measured is None or not measured.is_recoverable or measured.coarser:
             continue
@@ -142,20 +141,18 @@ def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
     core, found = _core(node), dict[Node, str]()
     scores, operation = [*filter(_is_scores, core.operands)], core.site.operation
     rows = [made for made in core.operands if made.value is not None and made.value.ndim == 1]
+    is_less = operation in ("fsub", "fadd")
     if _is_exponential(core):
         found[node] = "P"
     elif operation == "fmul" and len(scores) > 1:
         for made in scores:
             found |= _factors(run, made)
-    elif (
-        operation in ("fsub", "fadd") and len(rows) == len(scores) == 1 and _is_dp(run, scores[0])
-    ):
+    elif is_less and len(rows) == len(scores) == 1 and _is_dp(run, scores[0]):
         found |= {scores[0]: "dP", rows[0]: "delta"}
     return found
 
 
 def _is_dp(run: FollowedRun, node: Node) -> bool:
-
     def scores(made: Node) -> Iterable[Node]:
         return filter(_is_scores, () if made.site.operation == "dot" else made.operands)
 
@@ -334,12 +331,10 @@ def _rows(
             if measured.comparison.findings[value.name].mismatched:
                 # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
                 coarse = _chain(case, own, into[0], seen, coarse=True)
-                measured = (
-                    measured if coarse.comparison.findings[value.name].mismatched else coarse
-                )
-            found.append(
-                SeenRow(kernel, into, measured.comparison.findings[value.name], measured)
-            )
+                if not coarse.comparison.findings[value.name].mismatched:
+                    measured = coarse
+            finding = measured.comparison.findings[value.name]
+            found.append(SeenRow(kernel, into, finding, measured))
     return sorted(found, key=lambda row: (kernels[row.kernel], names().index(row.finding.name)))
 
 

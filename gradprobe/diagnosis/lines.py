@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
 from ..frontends import source
-from ..lint.reading import KernelStrides, LintFinding, passed_of_others
 from ..model import memory_finding as memory
 from ..model.intermediates import is_named_after, lookup
 from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import CauseLine, Diagnosis
 from ..probing.experiment import Experiment
+from ..source.lint import KernelStrides, LintFinding, passed_of_others
 from ..source.triton_source import read_function
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, WrongRun
 from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
-from ..frontends.python.events import Event, followed
+from ..frontends.python.traces import Event, followed
 from ..inputs.memory import Array
 from ..model.mechanisms import door
 from ..model.report import CauseLine, Diagnosis, causes_among
@@ -68,11 +68,10 @@ def with_python_lines(
 
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
-    is_plain = (
-        not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
-    )
+    if experiment.backends or case.ranks or case.cu_seqlens_q or case.device != "cpu":
+        return False
     is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
-    return is_plain and is_small and case.dtype == "float32"
+    return is_small and case.dtype == "float32"
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -134,9 +133,8 @@ def where_it_returns(target: Target) -> CauseLine | None:
 
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
-    return [
-        getattr(node, "lineno", 0) for node in filter(is_meant, statements_of(target.function))
-    ]
+    meant = filter(is_meant, statements_of(target.function))
+    return [getattr(node, "lineno", 0) for node in meant]
 
 
 def _at(target: Target, line: int) -> CauseLine | None:

@@ -87,9 +87,7 @@ def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)
         if small is not None and not small.any() and (large is None or large.any()):
-            return (
-                False  # where a fault takes all of a short case it leaves no trace of what it is
-            )
+            return False  # a fault that takes all of a short case leaves no trace of what it is
     return bool(there) and here[:1] == there[:1]
 
 

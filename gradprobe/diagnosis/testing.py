@@ -132,9 +132,8 @@ class Tester:
                 if found[name].gain > max(0, best[name].gain):
                     best[name] = found[name]
                     active.add(name)
-            if not contradicted and all(
-                found[name].gain == count for name, count in wrong.items()
-            ):
+            is_all = all(found[name].gain == count for name, count in wrong.items())
+            if is_all and not contradicted:
                 break
         shares = {name: best[name].reproduced / count for name, count in wrong.items()}
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
@@ -380,11 +379,9 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
 
 def _again(fit: Finalist, second: Tester | None) -> Finalist:
     if second is None:
-        return replace(
-            fit, said=("tested on one draw of values only: the target refused another",)
-        )
+        said = "tested on one draw of values only: the target refused another"
+        return replace(fit, said=(said,))
     # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
     again = second.best(fit.hypothesis)
-    return replace(
-        fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits
-    )
+    explained = min(fit.explained, again.reproduced)
+    return replace(fit, explained=explained, bits=fit.bits + again.bits)

@@ -259,9 +259,8 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     if not words:
         return found
     if first.memory and not explained:
-        merged = [
-            each for each in found if first.layout in each.layouts and each.kind in _MISREAD
-        ]
+        here = [each for each in found if first.layout in each.layouts]
+        merged = [each for each in here if each.kind in _MISREAD]
     if not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
@@ -294,9 +293,8 @@ def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
     summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
     where = _by_place(*(each.where[:1] for each in misread))
-    led = _merged(
-        Diagnosis("layout/contiguous", "S2", summary, 1.0, (), where, fix), found, misread
-    )
+    cause = Diagnosis("layout/contiguous", "S2", summary, 1.0, (), where, fix)
+    led = _merged(cause, found, misread)
     check.is_beyond_edits = not any(each.also for each in led)
     return led
 
@@ -335,9 +333,8 @@ def _led(
     causes, led = causes_among(found), [cause]
     for diagnosis in found:
         if diagnosis not in merged:
-            led.append(
-                structs.replace(diagnosis, also=True) if diagnosis in causes else diagnosis
-            )
+            is_cause = diagnosis in causes
+            led.append(structs.replace(diagnosis, also=True) if is_cause else diagnosis)
     return led
 
 

@@ -121,7 +121,7 @@ def _run(
     around = filter(None, (bands, steps and steps.operations()))
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
-        from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
+        from ..frontends.triton.interpreter.memory_watch import watched_memory
 
         watched = watched_memory(inputs.tensors, unwritten)
     with watched as watch:

@@ -21,7 +21,7 @@ from ..model.case import Case
 from ..model.intermediates import slots, title
 from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
 from ..processes.ended import is_users
-from ..source.text import SourceLine
+from ..source.syntax import SourceLine
 from ..targets.find import Target
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import Any
 
 from ..model.report import CauseLine, Listing
 from .parameter_names import stride_of, word_of
-from .syntax import called, first_line, inside, keywords, last_name, lines_of
-from .text import Edit, SourceLine
+from .syntax import Edit, SourceLine, called, first_line, inside, keywords, last_name, lines_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +115,10 @@ class KernelFile:
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
-        return {
-            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
-        }
+        found = dict[ast.AST, ast.AST]()
+        for node in ast.walk(self.tree):
+            found |= dict.fromkeys(ast.iter_child_nodes(node), node)
+        return found
 
     @cached_property
     def _calls(self) -> dict[str, list[ast.Call]]:

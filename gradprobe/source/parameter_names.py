@@ -141,9 +141,8 @@ def _tensors(names: Iterable[str]) -> set[str]:
 
 def same_when_contiguous(first: str, other: str) -> bool:
     (tensor, axis), (of, its) = stride_by_name(first), stride_by_name(other)
-    return (
-        bool(axis) and axis == its and any(map({core(tensor), core(of)}.issubset, _OF_ONE_SHAPE))
-    )
+    cores = {core(tensor), core(of)}
+    return bool(axis) and axis == its and any(map(cores.issubset, _OF_ONE_SHAPE))
 
 
 def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[float, str]]:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from ..model.intermediates import names, title
 from ..model.layout_run import Line
 from .parameter_names import tensor_of
-from .syntax import HINTS, called, keywords, targets_of
-from .text import SourceLine
+from .syntax import HINTS, SourceLine, called, keywords, targets_of
 from .triton_source import Function, is_own, read_function
 
 # Calls whose value is that of their first argument.

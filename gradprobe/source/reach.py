@@ -111,10 +111,8 @@ class Reach:
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
         if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
             return False
-        names = set[str]().union(*map(names_in, loop.iter.args))
-        return all(
-            self._arguments.get(name) or name in ("tl", "range", "triton") for name in names
-        )
+        names = set[str]().union(*map(names_in, loop.iter.args)) - {"tl", "range", "triton"}
+        return all(map(self._arguments.get, names))
 
     def unreached(self, reached: Collection[Goal]) -> list[Goal]:
         """Of a side of a branch not its statements too."""

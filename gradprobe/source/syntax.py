@@ -1,11 +1,66 @@
-"""Names, calls and statements in syntax trees."""
+"""Names, calls and statements in syntax trees; lines of source, and edits."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line, and the piece of it that is meant; all of it where `length` is 0."""
+
+    file: str
+    line: int
+    """From 1; 0 where unknown."""
+    code: str
+    column: int = 0
+    """In `code`, from 0."""
+    length: int = 0
+    function: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Text in the place of a span of characters."""
+
+    start: int
+    end: int
+    text: str
+
+    def shifted(self, by: int) -> Edit:
+        return Edit(self.start + by, self.end + by, self.text)
+
+
+Edits = tuple[Edit, ...]
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """Insertions at one place stand in the order given.
+
+    Raises:
+        ValueError: two edits overlap.
+    """
+    pieces, at = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        if edit.start < at:
+            raise ValueError(
+                f"two edits overlap at character {edit.start}: {edit.text!r} is the second"
+            )
+        pieces += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*pieces, text[at:]])
+
+
+# --- syntax trees
 
 N = TypeVar("N", bound=ast.AST)
 # Functions of triton.language that tell the compiler of a value and leave it as it is.

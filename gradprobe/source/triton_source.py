@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_file import KernelFile, kernel_file
-from .syntax import bound_in, first_line, inside, parameters
-from .text import SourceLine
+from .syntax import SourceLine, bound_in, first_line, inside, parameters
 
 
 @dataclass(frozen=True, eq=False)

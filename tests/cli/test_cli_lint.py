@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import run
-from tests.lint.written import SOURCE
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
+from tests.source.lint_written import SOURCE
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """What lint shows on one screen: no more findings than there is room for."""
 
 from gradprobe.commands.kernel_reading import Inquiry, render_lint
-from gradprobe.lint.reading import LintFinding
 from gradprobe.model.report import CauseLine
+from gradprobe.source.lint import LintFinding
 
 UNTOLD = tuple(f"{name} of kernel_{at}" for at in range(30) for name in ("q_ptr", "k_ptr"))
 

@@ -14,7 +14,7 @@ from gradprobe.diagnosis.explainers.sums import never_stored
 from gradprobe.diagnosis.explainers.values import other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter import dataflow as graph
-from gradprobe.source.text import SourceLine
+from gradprobe.source.syntax import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.diagnosis.following import followed, planted

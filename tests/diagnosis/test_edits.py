@@ -16,7 +16,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Candidate
-from gradprobe.source.text import Edit
+from gradprobe.source.syntax import Edit
 from gradprobe.targets.find import find_target
 from gradprobe.targets.naming import holding
 from tests.cases import softmax_case

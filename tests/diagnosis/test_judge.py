@@ -14,7 +14,7 @@ from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.reach import FLAG, SIDE
 from gradprobe.source.rewrites.candidate import Candidate
-from gradprobe.source.text import Edit
+from gradprobe.source.syntax import Edit
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 

@@ -9,7 +9,7 @@ from gradprobe.diagnosis.edits.judge import EditedTarget
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Candidate
-from gradprobe.source.text import Edit
+from gradprobe.source.syntax import Edit
 from tests.diagnosis.test_edits import EXAMPLE, experiment_on
 
 EDITS = {

@@ -9,7 +9,6 @@ import gradprobe
 from gradprobe.diagnosis import lines
 from gradprobe.diagnosis.explainers import diagnoses
 from gradprobe.faults import fault_rows
-from gradprobe.lint.reading import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.numerics.evenness import NAME
@@ -23,6 +22,7 @@ from gradprobe.render.topic import (
     topics,
     topics_of,
 )
+from gradprobe.source.lint import FOREIGN
 
 PACKAGE = Path(gradprobe.__file__).parent
 _LINK = re.compile(

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from gradprobe.frontends.python.reached import reached_goals
+from gradprobe.frontends.python.traces import reached_goals
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.reach import CALLER, SIDE, STATEMENT, TURNS, Goal, reach_of
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from gradprobe.frontends.python.events import followed
+from gradprobe.frontends.python.traces import followed
 
 SOURCE = """
 import contextlib

@@ -7,7 +7,7 @@ import pytest
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import as_parsed, candidates_of
-from gradprobe.source.text import Edit
+from gradprobe.source.syntax import Edit
 from tests.source.repaired import TEXT
 
 # What 20 s try on two cores of kernels that run in half a second.

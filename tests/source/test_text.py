@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.model.report import CauseLine, Listing
 from gradprobe.source.kernel_file import KernelFile, listings_of
-from gradprobe.source.text import Edit, edited
+from gradprobe.source.syntax import Edit, edited
 
 TEXT = """\
 def größe(q, *, schärfe=("ä", 1)):  # Σ (

@@ -15,7 +15,7 @@ from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...processes import run_each
 from ...source.kernel_file import Change, KernelFile
 from ...source.rewrites.all_rows import OPERATORS
-from ...source.text import Edit, edited
+from ...source.syntax import Edit, edited
 from ..suite.case_factors import DESCRIBER, TargetSignature
 
 # The classes of faults that are planted, in the order in which they are told.

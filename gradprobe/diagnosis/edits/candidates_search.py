@@ -19,7 +19,7 @@ from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidate import SOONEST, Candidate, Fault
-from ...source.text import Edits
+from ...source.syntax import Edits
 from ...targets.naming import holding
 from ..cases import Trial, fresh, quicker
 from .judge import EditedTarget, EditResult, Judge, JudgedEdit, result_of
@@ -124,11 +124,8 @@ class Search:
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self.spoilt = set[str]().union(*map(attrgetter("names"), map(result_of, self.wrong)))
-        self._found, self._grounds, self._faults = (
-            SearchResult(),
-            list[Ground](),
-            list[FileFaults](),
-        )
+        self._found, self._grounds = SearchResult(), list[Ground]()
+        self._faults = list[FileFaults]()
         self._queue = list[tuple[float, int, int, Ground, Candidate | None, Source]]()
         """A heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
@@ -199,10 +196,8 @@ class Search:
             for (ground, trial, candidate), result in self._answers(forks):
                 self._found.tried += 1
                 self._left -= _weight(trial)
-                if (
-                    result is not None and ground.trial is not trial
-                ):  # that was too small meanwhile
-                    if result.matches:
+                if result is not None and ground.trial is not trial:
+                    if result.matches:  # in what was too small meanwhile
                         self._put(ground, iter([(_NOW, candidate)]))
                 elif result is not None and (result.matches or self._is_closer(result, ground)):
                     self._confirm(ground, candidate, result)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
-from ...frontends.python.reached import reached_goals
+from ...frontends.python.traces import reached_goals
 from ...model.failures import Failure, Refusal, fault_words
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun

@@ -26,7 +26,7 @@ from ...numerics.evidence import MeasuredRun
 from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
-from ...source.text import Edits, edited
+from ...source.syntax import Edits, edited
 from ..cases import Trial
 from .judge import EditedTarget, EditResult
 
@@ -165,9 +165,8 @@ class _RecordedCase:
             self._launches.append(whole)
             written = [each for each in results if is_same and each.storage in replay.written]
             if (before := self._result_of(written)).names:
-                self._witnesses[at] = self._narrowed(
-                    replace(whole, results=written, before=before)
-                )
+                told = replace(whole, results=written, before=before)
+                self._witnesses[at] = self._narrowed(told)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
         """The program that leaves most wrong of what is stored and never read; else all."""

@@ -27,8 +27,7 @@ from ...processes.ended import is_users
 from ...source.kernel_file import KernelFile, by_parameter
 from ...source.parameter_names import tensor_of
 from ...source.rewrites.candidate import Fault
-from ...source.syntax import bound_in, called, inside, names_in, parameters
-from ...source.text import Edit, Edits
+from ...source.syntax import Edit, Edits, bound_in, called, inside, names_in, parameters
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
@@ -156,14 +155,13 @@ def faults_of(
     kernels = [kernel for kernel in getattr(experiment.first, "kernels", ()) if kernel.line]
     for file in filter(None, map(read, dict.fromkeys(kernel.file for kernel in kernels))):
         found += _of_hosts(file, wrong, len(found) * _NEXT)
-    named = [
-        kernel for kernel in kernels if any(map(partial(is_named_after, kernel.name), wrong))
-    ]
+    named = list[Any]()
+    for kernel in kernels:
+        named += [kernel] if any(map(partial(is_named_after, kernel.name), wrong)) else []
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
-            found.append(
-                FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed)
-            )
+            late = len(found) * _NEXT + unnamed
+            found.append(FileFaults(file, (Fault(kernel.line),), late=late))
     return found
 
 
@@ -186,9 +184,8 @@ def _is_turned(diagnosis: Diagnosis) -> bool:
 def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator[FileFaults]:
     for kernel in file.kernels:
         for call, host in file.callers_of(kernel.name):
-            names = (
-                {tensor_of(name): name for name in names_in(host)} if host in file.hosts else {}
-            )
+            used = names_in(host) if host in file.hosts else ()
+            names = {tensor_of(name): name for name in used}
             for parameter, argument in by_parameter(call, parameters(kernel)):
                 due, given = tensor_of(parameter), tensor_of(getattr(argument, "id", ""))
                 if due and given and given != due and due in names:

@@ -11,11 +11,11 @@ from operator import attrgetter
 
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import Site
-from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, CauseLine, Diagnosis
-from ...source.text import SourceLine
+from ...source.lint import passed_of_others
+from ...source.syntax import SourceLine
 from ..lines import among
 
 Chain = tuple[SourceLine, ...]

@@ -69,12 +69,10 @@ def number_type(source: CudaSource, declared: str) -> Any:
 
 def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list[ParameterType]:
     found = list[ParameterType]()
-    for parameter in parameters:
-        declared = parameter.type
+    for declared in (parameter.type for parameter in parameters):
         number = POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
-        found.append(
-            (ctypes.sizeof(number) if number else 0) if declared.endswith("*") else number
-        )
+        size = ctypes.sizeof(number) if number else 0
+        found.append(size if declared.endswith("*") else number)
     return found
 
 

@@ -177,10 +177,9 @@ def declared_function(declaration: Node) -> DeclaredFunction | None:
     if name is None or name.type != "identifier" or name.parent is None:
         return None
     parameters, given = list[Declaration](), name.parent.child_by_field_name("parameters")
-    for node in (
-        given.named_children if given is not None and node_text(given) != "(void)" else ()
-    ):
-        parameters += declared(node)
+    if given is not None and node_text(given) != "(void)":
+        for node in given.named_children:
+            parameters += declared(node)
     parent, about = declaration.parent, (node_text(name), lines(name).start, tuple(parameters))
     is_template = parent is not None and parent.type == "template_declaration"
     return DeclaredFunction(*about, is_template, declaration)

@@ -1,9 +1,14 @@
-"""The kernels of a .cu file, and what launches them, callable on tensors."""
+"""The kernels of a .cu file, and what launches them, callable on tensors, on a CPU or, by NVRTC, on a GPU."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import importlib.util
+import io
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +18,10 @@ from typing import Any
 from ...inputs.memory import home_of
 from ...model.failures import NoKernel, TargetFailure
 from .. import CUDA, CUDA_ON_CPU, OPEN, Launch, Launches
-from . import nvrtc
 from .c_types import POINTER, Arguments, LaunchPlan, written_types
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
-from .source import CudaSource, KernelEntry, read_source
+from .source import CudaSource, KernelEntry, compile_errors, read_source
 
 Size = int | Sequence[int]
 STREAM = "cudaStream_t"
@@ -67,10 +71,8 @@ class Kernel(KernelEntry):
             TargetFailure: it does not compile, the arguments do not fit, or it could not run to
             its end.
         """
-        who, parameters = (
-            f"kernel {self.name} of {self.source.path.name}",
-            self.function.parameters,
-        )
+        who = f"kernel {self.name} of {self.source.path.name}"
+        parameters = self.function.parameters
         given = Arguments(who, parameters, arguments)
         library = None if given.is_on_gpu else library_of(self.source, self.instance)
         if library is None:
@@ -93,14 +95,13 @@ def _sizes(given: Size) -> tuple[int, ...]:
 def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> None:
     name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > 1024:  # what every GPU allows
-        raise TargetFailure(
-            f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
-        )
+        words = f"is launched with {threads:,} threads a block; 1,024 fit"
+        raise TargetFailure(f"kernel {name} {words}")
     storages = [home_of(tensor) for _, tensor in launch.tensors]
     backend = CUDA if library is None else CUDA_ON_CPU
     found.started.append(Launch(launch.kernel, backend, storages))
     if library is None:
-        nvrtc.run(launch)
+        _run_on_gpu(launch)
     else:
         run(launch, library, found)
     found.after(name)
@@ -127,10 +128,9 @@ class _HostCall:
     def run(self, function: str, addresses: Any) -> int:
         """Its cudaError_t."""
         loaded = self._library.loaded
+        of_launch = (ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER)
         asked = [
-            self._callable(
-                self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER
-            ),
+            self._callable(self._launch, *of_launch),
             self._callable(self._allocate, ctypes.POINTER(POINTER), _BYTES),
             self._callable(self._store, POINTER, POINTER, ctypes.c_int, _BYTES),
         ]
@@ -209,3 +209,69 @@ def load(
         macros[name] = str(int(value) if isinstance(value, bool) else value)
     beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
     return Module(read_source(beside if beside.is_file() else Path(path), folders, macros))
+
+
+# --- on a GPU, compiled by NVRTC through cuda-core
+
+
+def _run_on_gpu(launch: LaunchPlan) -> None:
+    """On torch's current stream."""
+    import torch
+
+    core = _core()
+    from cuda.bindings import driver
+
+    kernel, name, device = launch.kernel, launch.kernel.name, torch.cuda.current_device()
+    core.Device(device).set_current()
+    handle = int(_compiled(kernel.source, kernel.instance, device).get_kernel(name).handle)
+    if launch.shared_bytes > 48 << 10:  # more than every kernel may have must be allowed first
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        about = (launch.shared_bytes, driver.CUkernel(handle), device)
+        (code,) = driver.cuKernelSetAttribute(attribute, *about)
+        if code != driver.CUresult.CUDA_SUCCESS:
+            needs = f"{launch.shared_bytes:,} bytes of shared memory a block"
+            raise TargetFailure(f"kernel {name}: it needs {needs}, more than this GPU has")
+    # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
+    stream = torch.cuda.current_stream().cuda_stream
+    sizes = (*launch.grid, *launch.block, launch.shared_bytes)
+    kernel_there = driver.CUfunction(handle)
+    (code,) = driver.cuLaunchKernel(kernel_there, *sizes, stream, launch.arguments, 0)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise TargetFailure(f"kernel {name} could not be launched: {code.name}")
+
+
+def _core() -> Any:
+    with contextlib.suppress(ImportError):
+        import cuda.core
+
+        if hasattr(cuda.core, "Program"):
+            return cuda.core
+    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later, which is not installed"
+    raise TargetFailure(words, "pip install 'gradprobe[cuda]'")
+
+
+@functools.cache
+def _compiled(source: CudaSource, instance: str, device: int) -> Any:
+    core = _core()
+    log, folders = io.StringIO(), [str(source.path.parent), *source.folders, *_headers()]
+    try:
+        options = core.ProgramOptions(
+            name=str(source.path), define_macro=[*source.defines] or None, std="c++17",
+            lineinfo=True, include_path=folders,
+        )  # fmt: skip
+        program = core.Program(f"{source.of_kernels}\n{source.using}", "c++", options)
+        names = tuple(source.kernels(instance))
+        return program.compile("cubin", name_expressions=names, logs=log)
+    except Exception as error:
+        errors = compile_errors(f"{log.getvalue()}\n{error}")
+        words = f"{source.path.name} does not compile for the GPU: {errors}"
+        raise TargetFailure(words) from error
+
+
+def _headers() -> list[str]:
+    homes = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    folders = [Path(home) / "include" for home in homes if home]
+    nvidia = importlib.util.find_spec("nvidia")
+    for root in nvidia.submodule_search_locations or () if nvidia else ():
+        folders += sorted(Path(root).glob("*/include"))
+    return [str(folder) for folder in folders if (folder / "cuda_fp16.h").is_file()]

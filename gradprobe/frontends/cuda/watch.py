@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...inputs.memory import Array
 from ...model import memory_finding as memory
-from ...source.text import SourceLine
+from ...source.syntax import SourceLine
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,17 +70,9 @@ class CudaFinding:
     @property
     def finding(self) -> memory.MemoryFinding:
         line, access = self.now.line, _ACCESSES.get(self.now.how, "")
-        about = (
-            self.kind,
-            self.array,
-            self.sentence,
-            self.kernel,
-            line.file,
-            line.line,
-            line.code,
-        )
+        about, at = (self.kind, self.array, self.sentence, self.kernel), astuple(line)[:3]
         return memory.MemoryFinding(
-            *about, access=access, lanes=self.count, in_block=self.is_shared
+            *about, *at, access=access, lanes=self.count, in_block=self.is_shared
         )
 
     @property

@@ -57,9 +57,8 @@ class PythonStatements(Statements):
 
     def _short_body(self, name: str) -> Iterator[int]:
         for function in python_file(self.file).functions:
-            body = [
-                node for node in function.body if isinstance(node, (*_ASSIGNMENTS, ast.Return))
-            ]
+            kinds = (*_ASSIGNMENTS, ast.Return)
+            body = [node for node in function.body if isinstance(node, kinds)]
             if function.name == name and len(body) <= _FEW:
                 yield from map(_line_of, reversed(body))
 

@@ -127,11 +127,8 @@ class _DriverWatcher:
 
     def find_spec(self, *_: Any) -> None:
         module: Any = sys.modules.get("triton.runtime.driver")
-        if (
-            self._driver is None
-            and hasattr(module, "driver")
-            and not module.__spec__._initializing
-        ):
+        is_there = hasattr(module, "driver") and not module.__spec__._initializing
+        if self._driver is None and is_there:
             self._driver, self._before = module.driver, dict(vars(module.driver))
             self._driver.set_active(_driver(self._gpu))
 

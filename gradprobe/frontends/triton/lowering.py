@@ -87,9 +87,8 @@ def _error_of(call: KernelCall) -> CompileError | None:
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
     try:
         kernel, backend = _compilable(call.kernel), make_backend(target)
-        given = {name: _compilable(value) for name, value in call.given.items()} | {
-            "debug": False
-        }
+        given = {name: _compilable(value) for name, value in call.given.items()}
+        given["debug"] = False
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
         bound, types, named = bind(**given)
         options, signature, constants, attributes = kernel._pack_args(

@@ -12,6 +12,8 @@ from functools import lru_cache
 from ..kernel_file import Change, KernelFile
 from ..parameter_names import TENSORS, core, has_axis, has_strides, stride_by_name
 from ..syntax import (
+    Edit,
+    Edits,
     bound_in,
     called,
     calls_in,
@@ -23,10 +25,18 @@ from ..syntax import (
     place_of,
     targets_of,
 )
-from ..text import Edit, Edits
 from . import grammar
-from .patterns import FAMILIES, SearchResult, fits, is_infinite, parsed, replaced
-from .spots import Spot, Undone, spots_in
+from .patterns import (
+    FAMILIES,
+    SearchResult,
+    Spot,
+    Undone,
+    fits,
+    is_infinite,
+    parsed,
+    replaced,
+    spots_in,
+)
 
 # In these a size is part of a shape: another one does not fit the tiles beside it.
 _SHAPES = {"arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to"}
@@ -256,9 +266,8 @@ def is_sum(at: Spot, found: SearchResult) -> bool:
 
 
 def has_value(at: Spot, found: SearchResult) -> bool:
-    before = [
-        each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno
-    ]
+    made, line = inside(at.function, ast.Assign), at.statement.lineno
+    before = [each for each in made if each.lineno < line]
     return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
 
 

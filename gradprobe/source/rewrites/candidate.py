@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ..kernel_file import KernelFile
-from ..text import Edits, edited
+from ..syntax import Edits, edited
 
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 SOONEST = 2.5

@@ -15,11 +15,10 @@ from itertools import count, islice
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..parameter_names import belongs, core, has_axis, same_when_contiguous
-from ..syntax import blocks, statements
-from ..text import Edit, Edits, edited
+from ..syntax import Edit, Edits, blocks, edited, statements
 from .all_rows import undone
 from .candidate import SOONEST, Candidate, Fault, joined
-from .spots import Spot, spots_of
+from .patterns import Spot, spots_of
 
 # How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where

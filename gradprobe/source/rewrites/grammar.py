@@ -22,6 +22,7 @@ from ..parameter_names import (
     stride_by_name,
 )
 from ..syntax import (
+    Edit,
     blocks,
     bound_in,
     called,
@@ -33,9 +34,7 @@ from ..syntax import (
     parameters,
     place_of,
 )
-from ..text import Edit
-from .patterns import FAMILIES, TOKEN, is_delta, parsed
-from .spots import Spot, Undone
+from .patterns import FAMILIES, TOKEN, Spot, Undone, is_delta, parsed
 
 # How much later each further name is tried in the place of one; and a tile for a pointer, or the reverse.
 _NEXT, _OTHER_KIND = 0.2, 1.5

@@ -10,7 +10,7 @@ from triton.runtime import interpreter as shipped
 
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter import plans
-from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
+from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
 from gradprobe.frontends.triton.interpreter.plans import PLANS, Plans
 
 

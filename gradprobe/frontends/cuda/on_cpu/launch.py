@@ -18,7 +18,7 @@ from ....model.failures import KernelStopped, TargetFailure
 from ....model.memory_finding import BARRIER, RACE, SHUFFLE
 from ....model.number import in_words, spans
 from ....processes.child import add_to_stack
-from ....source.text import SourceLine
+from ....source.syntax import SourceLine
 from ... import OPEN, Launches
 from ..c_types import LaunchPlan, number_type
 from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, RecordedAccesses, by_lines
@@ -67,9 +67,9 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         bases = [region.base for region in regions]
         found.accesses.append(RecordedAccesses(*about, bases, ran.together, ran.one_of, copied))
     seen = list(map(memory.finding, findings[: ran.n_findings]))
-    words = (
-        memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
-    )
+    words = f"{name}: {ran.message.decode(errors='replace')}"
+    if ran.signal:
+        words = memory.signal(ran)
     if ran.is_last_fatal:
         words = seen.pop().sentence
     for finding in by_lines(seen):
@@ -115,10 +115,8 @@ class LaunchMemory:
             first, granule = len(self._arrays) + 1, min(view.element for view in views)
             self._arrays += views
             count = views[0].tensor.untyped_storage().nbytes() // granule
-            owners, marks = (
-                _owners(views, first, count, granule),
-                unwritten.by_granule(base, granule),
-            )
+            owners = _owners(views, first, count, granule)
+            marks = unwritten.by_granule(base, granule)
             self._maps += owners, marks
             about = (owners.ctypes.data, None if marks is None else marks.ctypes.data, granule)
             self.regions.append(_Region(base, count * granule, *about))

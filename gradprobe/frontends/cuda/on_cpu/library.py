@@ -19,7 +19,7 @@ from typing import Any
 
 from ....inputs.memory import Elements, bracketed, elements_of
 from ....model.failures import TargetFailure
-from ....source.text import SourceLine
+from ....source.syntax import SourceLine
 from ..c_types import NUMBERS, POINTER, ParameterType, structures
 from ..source import CudaSource, compile_errors
 
@@ -137,9 +137,8 @@ def _arrays_in(file: Path) -> Iterable[NamedArray]:
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
     """An instance of a template of its kernels, and its host code; else TargetFailure."""
     if unsupported := source.unsupported_on_a_cpu():
-        raise TargetFailure(
-            f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out"
-        )
+        way_out = "run it on a GPU, or take that out"
+        raise TargetFailure(f"a CPU cannot run {unsupported}", way_out)
     kernels = source.kernels(instance)
     text = _text(source, kernels, has_host=has_host)
     folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
@@ -179,9 +178,8 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
         linked += [f"-Wl,--defsym,{symbol}={ROOM}"] if is_shared else []
 
     def make(other: Path) -> Path:  # once for all sources
-        return _compile(
-            name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"
-        )
+        words = (*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
+        return _compile(name, other, *words)
 
     runtime = str(_cached("runtime-", ".o", _RUNTIME, make))
     return compiled(*linked, "kernels.o", runtime, "-o", "library.so")

@@ -44,10 +44,9 @@ def _to_bits(values: Array) -> Array:
         values = values.astype(np.float64)
         bits = bits - (np.abs(single) > np.abs(values)).astype(np.uint32)
         bits = bits | (single != values).astype(np.uint32)
-    nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(
-        16
-    )
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    half, one = np.uint32(16), np.uint32(1)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> half) & one)) >> half
+    quiet = (bits >> half) | np.uint32(0x40)
     return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
 
 
@@ -67,9 +66,8 @@ def _on_values(original: Method, self: Any, *args: Any) -> Any:
     result = original(self, *map(_widened, args))
     if not all(_is_bf16(arg) for arg in args if isinstance(arg, Handle)):
         return result
-    return (
-        Handle(result.data, tl.int1) if result.data.dtype == np.bool_ else _rounded(result.data)
-    )
+    is_mask = result.data.dtype == np.bool_
+    return Handle(result.data, tl.int1) if is_mask else _rounded(result.data)
 
 
 def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:

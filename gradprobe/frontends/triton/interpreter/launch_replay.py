@@ -20,8 +20,8 @@ from ....inputs.memory import Array
 from ... import replaced
 from ..launches import tensors_in
 from .language_patches import named, with_globals
-from .memory.stream import Stream, Watcher
-from .memory.views import Access, Program
+from .stream import Stream, Watcher
+from .views import Access, Program
 
 Bytes = dict[int, Tensor]
 """What storages hold, by their addresses."""
@@ -117,10 +117,8 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
         launch.before = launch.copies() if is_kept else {}
         result = method(kernel, *args, grid=grid, warmup=warmup, **named)
         if is_kept:
-            launch.grid, launch.after = (
-                tuple(shipped.interpreter_builder.grid_dim),
-                launch.copies(),
-            )
+            launch.grid = tuple(shipped.interpreter_builder.grid_dim)
+            launch.after = launch.copies()
             found.append(launch)
         return result
 

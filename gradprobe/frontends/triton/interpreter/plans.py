@@ -166,15 +166,9 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         for name, value in vars(result).items():
             lines.append(f"made.{name} = {word(value)}")
     constants = "".join(map(", c{}".format, range(len(values))))
-    text = [
-        f"def make(new, tensor{constants}):",
-        f" def repeat({', '.join(['builder', *given])}):",
-    ]
-    text += [
-        *map("  ".__add__, lines),
-        f"  return {end.get(id(result), 'made')}",
-        " return repeat",
-    ]
+    head = f"def make(new, tensor{constants}):\n def repeat({', '.join(['builder', *given])}):"
+    last = f"  return {end.get(id(result), 'made')}\n return repeat"
+    text = [head, *map("  ".__add__, lines), last]
     return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
 
@@ -260,9 +254,6 @@ def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
     original = getattr(owner, name)
     if not kind:
-        return (
-            owner,
-            name,
-            functools.partial(patch, original),
-        )  # takes less time, and is no method
+        # It takes less time, and is no method.
+        return owner, name, functools.partial(patch, original)
     return owner, name, lambda *args, **kwargs: patch(original, *args, **kwargs)

@@ -11,8 +11,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter.memory import stream
-from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
-from gradprobe.frontends.triton.interpreter.memory.views import without_ptr
+from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
+from gradprobe.frontends.triton.interpreter.views import without_ptr
 from gradprobe.inputs.memory import UnwrittenElements
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import finding, findings, says

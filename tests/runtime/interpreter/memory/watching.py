@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradprobe.frontends.triton.interpreter.memory.memory_watch import Memory, watched_memory
+from gradprobe.frontends.triton.interpreter.memory_watch import Memory, watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import UnwrittenElements
 from gradprobe.inputs.tensor_layouts import place

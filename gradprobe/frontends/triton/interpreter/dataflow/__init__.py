@@ -1,7 +1,7 @@
 """Dataflow: what tiles of interpreted kernels hold, by element, and what they are made of."""
 
-from ..memory.stream import attempted
-from ..memory.views import Site, view_of
+from ..stream import attempted
+from ..views import Site, view_of
 from .accesses import place
 from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, StoredTile, behind
 from .lanes import Lanes

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import MOVES, OF_BLOCKS, POINTING, Note, Operation, Watcher
-from ..memory.views import Access, View
 from ..plans import Handle
+from ..stream import MOVES, OF_BLOCKS, POINTING, Note, Operation, Watcher
+from ..views import Access, View
 from .graph import Flow, Node, StoredTile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, indices_at, is_block, varying, without, without_tail
 

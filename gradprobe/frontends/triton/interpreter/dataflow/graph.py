@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .....inputs.memory import Array
-from .....source.text import SourceLine
+from .....source.syntax import SourceLine
 from ..bfloat16 import values_of
-from ..memory.views import Site, View
 from ..plans import Handle
+from ..views import Site, View
 from .lanes import UNKNOWN, Lanes, differ
 
 TILE = "gradprobe tile"

@@ -13,10 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from .....inputs.memory import Array
-from ..memory.memory_watch import watched_memory
-from ..memory.stream import MOVES, Note, Operation, Watcher
-from ..memory.views import InterpretedLaunch, Site
+from ..memory_watch import watched_memory
 from ..plans import Handle
+from ..stream import MOVES, Note, Operation, Watcher
+from ..views import InterpretedLaunch, Site
 from .accesses import IndexedAccesses
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
 from .lanes import (

@@ -10,12 +10,11 @@ from itertools import filterfalse
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import CauseLine
-from ..source.kernel_file import by_parameter, python_file
-from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
-from ..source.pointers import Advance, read_kernel
-from ..source.syntax import owner_of, parameters
-from ..source.text import SourceLine
-from ..source.triton_source import Function
+from .kernel_file import by_parameter, python_file
+from .parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
+from .pointers import Advance, read_kernel
+from .syntax import SourceLine, owner_of, parameters
+from .triton_source import Function
 
 FOREIGN = "foreign"
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
@@ -89,9 +88,8 @@ class KernelStrides:
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
-        return next(
-            (name for name, of in self._strides.items() if axis and of == (word, axis)), ""
-        )
+        names = [name for name, of in self._strides.items() if axis and of == (word, axis)]
+        return next(iter(names), "")
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
@@ -130,9 +128,8 @@ def passed_of_others(
         host: that of the launches, where it is another.
     """
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
-    names = next(
-        (parameters(each) for each in python_file(path).functions if each.name == kernel), []
-    )
+    found_in = [each for each in python_file(path).functions if each.name == kernel]
+    names = parameters(found_in[0]) if found_in else []
     for call in file.calls_of(kernel):
         given, itself = list(by_parameter(call, names)), ""
         for name, argument in given:
@@ -141,9 +138,8 @@ def passed_of_others(
         for name, argument in given:
             owner, (word, axis) = getattr(owner_of(argument), "id", ""), stride_of(name, words)
             is_own = word_of(owner) in words
-            if (is_own and itself not in ("", owner)) or (
-                word and tensor_of(owner) and not is_own
-            ):
+            is_others = word and tensor_of(owner) and not is_own
+            if is_others or (is_own and itself not in ("", owner)):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
                 where = where_of(file.line_of(argument, kernel), kernel, _PASSED, instead)
                 found.append(LintFinding(where, tensor, tensor_of(owner), axis))

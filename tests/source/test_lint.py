@@ -3,8 +3,8 @@
 import pytest
 
 from gradprobe.commands.kernel_reading import CLEAN, PARTLY
-from gradprobe.lint.reading import passed_of_others
-from tests.lint.written import SOURCE, reading
+from gradprobe.source.lint import passed_of_others
+from tests.source.lint_written import SOURCE, reading
 
 
 def marked(finding):

@@ -11,11 +11,11 @@ import numpy as np
 from torch import Tensor
 from triton.runtime import interpreter as shipped
 
-from .....inputs.memory import Array, Marks, UnwrittenElements
-from .....model.assignment import OUTPUTS
-from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
-from .....model.number import plural
-from .....source.text import SourceLine
+from ....inputs.memory import Array, Marks, UnwrittenElements
+from ....model.assignment import OUTPUTS
+from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from ....model.number import plural
+from ....source.syntax import SourceLine
 from .stream import Stream, Watcher
 from .views import Access, InterpretedLaunch, Program, View
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .....inputs.memory import LISTED, Array, Elements, bracketed, elements_of
-from .....source.text import SourceLine
-from ...launches import tensors_in
+from ....inputs.memory import LISTED, Array, Elements, bracketed, elements_of
+from ....source.syntax import SourceLine
+from ..launches import tensors_in
 
 Program = tuple[int, int, int]
 # Under which pointers keep the id of the argument that all of them point into; else addresses are looked up.

@@ -1,17 +1,18 @@
-"""What the expressions and variables of a Python file hold in one call, in order."""
+"""What Python code does as it runs: the goals that its lines come to, and what its expressions hold."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,78 @@ import torch
 from ...inputs.memory import Array
 from ...model.report import CauseLine
 from ...source.kernel_file import KernelFile
+from ...source.reach import CALLER, FLAG, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
 from .. import plain_function
+
+
+@contextlib.contextmanager
+def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
+    """While open, traces functions of a file, interpreted kernels too."""
+    reached, before = set[Goal](), sys.gettrace()
+    by_name = {each.function.name: each for each in functions}
+
+    def called(frame: FrameType, event: str, argument: Any) -> Any:
+        reach = by_name.get(frame.f_code.co_name)
+        if reach is None or frame.f_code.co_filename != file:
+            return None
+        reached.update(_of_arguments(reach, frame))
+        return _Call(reach, reached).stepped
+
+    sys.settrace(called if functions else before)
+    try:
+        yield reached
+    finally:
+        sys.settrace(before)
+
+
+def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
+    line, above, file = reach.function.lineno, frame.f_back, frame.f_code.co_filename
+    for name in reach.flags:
+        value = frame.f_locals.get(name)
+        value = getattr(value, "value", value)
+        if value is None or isinstance(value, (bool, int)):
+            yield Goal(FLAG, line, int(bool(value)), name)
+    while reach.callers and above is not None:
+        name = above.f_code.co_name
+        if above.f_code.co_filename == file and name in reach.callers:
+            yield Goal(CALLER, line, name=name)
+            return
+        above = above.f_back
+
+
+class _Call:
+    def __init__(self, reach: Reach, reached: set[Goal]) -> None:
+        self._reach, self._reached = reach, reached
+        self._last: int | None = None
+        self._turns: dict[int, int] = {}
+
+    def stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
+        here = self._reach.statements.get(frame.f_lineno) if event == "line" else None
+        is_loop = here in self._reach.loops
+        if event == "return":
+            self._leave(None)
+        elif here is not None and (here != self._last or is_loop):
+            self._leave(here)
+            self._reached.add(Goal(STATEMENT, here))
+            if is_loop:
+                self._turns.setdefault(here, 0)
+            self._last = here
+        return self.stepped
+
+    def _leave(self, here: int | None) -> None:
+        reach, last = self._reach, self._last
+        if last is not None and last in reach.branches:
+            self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))
+        for loop, turns in list(self._turns.items()):
+            is_inside = here in reach.loops[loop]
+            if last == loop and is_inside:
+                self._turns[loop] += 1
+            elif here != loop and not is_inside:
+                self._reached.add(Goal(TURNS, loop, min(turns, SEVERAL)))
+                del self._turns[loop]
+
+
+# --- what its expressions and variables hold in one call, in order
 
 _HOOK = "__gradprobe_value__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
@@ -129,9 +201,8 @@ class _Hooks(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: Any) -> list[ast.stmt]:
-        hooks = [
-            ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in _written(node)
-        ]
+        names = [ast.Name(name, ast.Load()) for name in _written(node)]
+        hooks = [ast.Expr(self._call(name, node)) for name in names]
         super().generic_visit(node)
         return [node, *(ast.copy_location(hook, node) for hook in hooks)]
 
@@ -140,9 +211,8 @@ class _Hooks(ast.NodeTransformer):
     def generic_visit(self, node: Any) -> Any:
         if isinstance(node, _WHOLE):
             return node
-        if isinstance(
-            node, ast.Call
-        ):  # what is called has no value of interest, but its owner has
+        if isinstance(node, ast.Call):
+            # What is called has no value of interest, but its owner has.
             if isinstance(node.func, ast.Attribute):
                 node.func.value = self.visit(node.func.value)
             node.args = list(map(self.visit, node.args))

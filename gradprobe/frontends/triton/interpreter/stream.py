@@ -17,12 +17,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter as shipped
 
-from .....inputs.memory import Array
-from .....model.failures import fault_words
-from .....processes.ended import is_users
-from .....source.text import SourceLine
-from .... import replaced
-from ..plans import Handle, InterpreterNotKnown, Method, wrapped
+from ....inputs.memory import Array
+from ....model.failures import fault_words
+from ....processes.ended import is_users
+from ....source.syntax import SourceLine
+from ... import replaced
+from .plans import Handle, InterpreterNotKnown, Method, wrapped
 from .views import ORIGIN, Access, InterpretedLaunch, Site, view_of
 
 # Methods of the builder whose result holds what its operands hold, moved about but not changed.

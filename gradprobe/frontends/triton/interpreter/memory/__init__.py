@@ -1,1 +1,0 @@
-"""What kernels do in Triton's interpreter, and what watches their memory in it."""

@@ -1,1 +1,0 @@
-"""Strides of kernels, judged by names alone."""
