@@ -119,9 +119,8 @@ class AccessedElements:
         for tensor in known:
             first = (tensor.tensor.data_ptr() - home) // width
             at = indices_at(elements_of(tensor.tensor), tensor.letters, sizes, offset - first)
-            indices = np.stack(
-                [at.get(letter, np.full(len(offset), NOWHERE)) for letter in sizes]
-            )
+            nowhere = np.full(len(offset), NOWHERE)
+            indices = np.stack([at.get(letter, nowhere) for letter in sizes])
             # What is no element belongs to the one tensor that lies there; of several it could be any.
             is_own = (indices[0] != OUTSIDE) | (len(known) == 1)
             self._note(tensor, records[is_own], indices[:, is_own])

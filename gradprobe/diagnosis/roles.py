@@ -123,14 +123,12 @@ class Roles:
         values = self.forms.values
         dp = values.get("dP, masked", values["dP"] * self.valid)
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
-        found = {
-            ("n", ""): [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]
-        }
+        of_rows = [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]
+        found = {("n", ""): of_rows}
         for name, product in PRODUCTS.items():
             matrix = [values[form] for form in in_place_of(product.matrix) if form in values][-1]
-            over, matrix = (
-                ("m", matrix.swapaxes(2, 3)) if product.is_transposed else ("n", matrix)
-            )
+            over = "m" if product.is_transposed else "n"
+            matrix = matrix.swapaxes(2, 3) if product.is_transposed else matrix
             found[over, self.case.axes(name)[-1]] = [(unscaled(name), matrix, product.other)]
         return found
 
@@ -217,9 +215,8 @@ class Roles:
             self._last = form
             # Behind the last key, in rows that there are.
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]
-            return replace(
-                role, is_open=is_open or self._is_open(role.name, most, visible, beyond)
-            )
+            is_open = is_open or self._is_open(role.name, most, visible, beyond)
+            return replace(role, is_open=is_open)
         return partly or self._while_running(got, seen, index) or found
 
     def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
@@ -261,16 +258,14 @@ class Roles:
             return _UNKNOWN
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
-        words, constant = min(
-            self.constants(name).items(), key=lambda each: abs(factor - each[1])
-        )
+        constants = self.constants(name).items()
+        words, constant = min(constants, key=lambda each: abs(factor - each[1]))
         off = float(np.abs(got - constant * want).max()) / abs(constant)
         # A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ
         # by the same share of them; where it differs by more, within the tolerance, it tells nothing.
         allowed = self._allowed(name, most)
-        share = (
-            1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
-        )
+        share = min(1.0, here / most) if most > 2 * allowed else 0.0
+        share = 1.0 if here > 2 * allowed else share
         if off <= allowed * share:
             return Role(name, words)
         return None if off <= self._allowed(name, here) else _UNKNOWN

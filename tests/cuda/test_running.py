@@ -52,15 +52,6 @@ __global__ void transposed(float* __restrict__ out, const float* __restrict__ in
     __syncthreads();
     out[threadIdx.y * 8 + threadIdx.x] = tile[threadIdx.x][threadIdx.y] + room[threadIdx.x * 8 + threadIdx.y];
 }
-__global__ void votes(int* out) {
-    int t = threadIdx.x, at = t * 4;
-    for (int i = 0; i < 3; ++i) {
-        out[at] = __syncthreads_count(t % (i + 2) == 0);
-        out[at + 1] = __syncthreads_and(t < 40 - i);
-        out[at + 2] = __syncthreads_or(t == 39 + i);
-        out[at + 3] = __syncthreads_and(1);
-    }
-}
 __global__ void shuffles(float* out, const float* in, int width) {
     int t = threadIdx.x, n = blockDim.x;
     float x = in[t];
@@ -121,12 +112,6 @@ __global__ void globals(float* out) {
     if (threadIdx.x == 0) ++launches;
     __syncthreads();
     out[blockDim.x] = launches;
-}
-__global__ void vectors(float4* out, const float4* in, half2* halves, const float2* pairs) {
-    float4 v = in[threadIdx.x];
-    out[threadIdx.x] = make_float4(v.w, v.z, v.y, v.x);
-    float2 p = pairs[threadIdx.x];
-    halves[threadIdx.x] = __hadd2(__floats2half2_rn(p.x, p.y), __float2half2_rn(1.0f));
 }
 __global__ void half_bits(bits_t* out, const float* in, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = __half_as_ushort(__float2half(in[i]));
@@ -237,12 +222,6 @@ def test_namespaces(module):
     assert {(each.kind, each.array) for each in found} == {("outside", "inner_floats")}
 
 
-def test_votes_of_a_block(module):
-    out = torch.zeros(40, 4, dtype=torch.int32)
-    clean(module, "votes", 1, 40, 0, out, seed=2)
-    assert out.tolist() == [[10, 0, 0, 1]] * 40
-
-
 @pytest.mark.parametrize(("width", "threads"), [(32, 64), (16, 45), (8, 32)])
 def test_shuffles(module, width, threads):
     values, out = torch.randn(threads), torch.zeros(4, threads)
@@ -329,14 +308,6 @@ def test_globals_lambdas_and_structs(module):
             module.globals(1, 8, 0, out)
         assert torch.equal(out[:8], wanted)
         assert out[8] == launch
-
-
-def test_vectors(module):
-    values, out = torch.randn(8, 4), torch.zeros(8, 4)
-    pairs, halves = torch.randn(8, 2), torch.zeros(8, 2, dtype=torch.float16)
-    clean(module, "vectors", 1, 8, 0, out, values, halves, pairs)
-    assert torch.equal(out, values.flip(1))
-    assert torch.equal(halves, pairs.half() + 1)
 
 
 def test_sixteen_bits_to_float_for_every_pattern(module):

@@ -49,28 +49,6 @@ def forward_kernel(
     tl.store(o_ptr + at, tl.dot(p, v, input_precision="ieee"), inside)
 
 
-@triton.autotune(CONFIGS, key=["N"])
-@triton.jit
-def backward_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, dq_ptr, dk_ptr, dv_ptr, scale, causal,
-    N: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-):
-    tl.static_assert(BLOCK >= N)
-    offs, dims = tl.arange(0, BLOCK), tl.arange(0, D)
-    at = tl.program_id(0) * N * D + offs[:, None] * D + dims[None, :]
-    inside = offs[:, None] < N
-    q = tl.load(q_ptr + at, inside, 0.0)
-    k = tl.load(k_ptr + at, inside, 0.0)
-    v = tl.load(v_ptr + at, inside, 0.0)
-    do = tl.load(do_ptr + at, inside, 0.0)
-    p = probabilities(q, k, offs, scale, causal, N)
-    dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-    ds = p * (dp - tl.sum(p * dp, 1)[:, None])
-    tl.store(dq_ptr + at, tl.dot(ds, k, input_precision="ieee") * scale, inside)
-    tl.store(dk_ptr + at, tl.dot(tl.trans(ds), q, input_precision="ieee") * scale, inside)
-    tl.store(dv_ptr + at, tl.dot(tl.trans(p), do, input_precision="ieee"), inside)
-
-
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, causal, sm_scale):
@@ -85,11 +63,12 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, do):
         q, k, v = ctx.saved_tensors
-        batch, heads, n, d = q.shape
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        backward_kernel[(batch * heads,)](
-            q, k, v, do.contiguous(), dq, dk, dv, ctx.scale, ctx.causal, n, d
-        )
+        s = q @ k.mT * ctx.scale
+        if ctx.causal:
+            s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
+        p, dp = s.softmax(-1), do @ v.mT
+        ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * ctx.scale
+        dq, dk, dv = ds @ k, ds.mT @ q, p.mT @ do
         return dq, dk, dv, None, None
 
 

@@ -39,9 +39,8 @@ class WrongTile:
         elsewhere = self.run.right.get(self.node.site)
         if elsewhere:
             return elsewhere.most_common(1)[0][0]
-        return made_of(
-            {operand.name for operand in self.node.operands if operand.role is not None}
-        )
+        known = [operand for operand in self.node.operands if operand.role is not None]
+        return made_of({operand.name for operand in known})
 
     def suspect(self) -> Suspect:
         return self._masked() or self._of_value()

@@ -170,9 +170,8 @@ def other_block(at: Spot) -> Undone:
     for use in at.names:
         match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
         other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-        if other in parameters(at.function) and _SHAPES.isdisjoint(
-            map(called, at.file.above(use))
-        ):
+        around = map(called, at.file.above(use))
+        if other in parameters(at.function) and _SHAPES.isdisjoint(around):
             yield 0.0, (at.file.replaced(use, other),)
 
 

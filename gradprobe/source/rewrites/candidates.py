@@ -50,9 +50,8 @@ def candidates_of(
     """
     words = list(map(re.escape, map(str.lower, wanted)))
     # All of them, of which the first begins a word; or nothing.
-    right = (
-        "".join(map("(?=.*{})".format, words)) + f".*(?<![a-z]){words[0]}" if words else "(?!)"
-    )
+    every = "".join(map("(?=.*{})".format, words))
+    right = f"{every}.*(?<![a-z]){words[0]}" if words else "(?!)"
     seen, known = set[Edits](), set[str | None]({None})
     for candidate in _by_cost(file, faults, re.compile(right, re.DOTALL), contiguous):
         program = None if candidate.edits in seen else as_parsed(file, candidate.edits)
@@ -92,9 +91,8 @@ def _of_spots(
             is_turn = fault.is_turned and _SIGNS.issuperset(news)
             is_wanted = is_turn or any(map(right.match, map(str.lower, news)))
             cost = rank + further + _cost_of_names(spot, edits, contiguous) - _WANTED * is_wanted
-            candidate = Candidate(
-                spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted
-            )
+            says = row.says_of(spot.file, edits)
+            candidate = Candidate(spot.file, edits, cost, says, is_wanted)
             yield candidate
             alike[text, tuple(edit.shifted(-start) for edit in edits)].append(candidate)
     for several in alike.values():
@@ -134,9 +132,8 @@ def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
             text = file.text[start:end]
             before.append(_dumped(text))
             try:
-                after.append(
-                    (start, _dumped(edited(text, [edit.shifted(-start) for edit in own])))
-                )
+                moved = [edit.shifted(-start) for edit in own]
+                after.append((start, _dumped(edited(text, moved))))
             except (SyntaxError, ValueError):
                 return None
     return None if [dumped for _, dumped in after] == before else str(after)

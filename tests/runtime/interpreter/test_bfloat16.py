@@ -101,6 +101,8 @@ ALONG = FRAME.replace("tl.store(out_ptr + p, r)", "tl.store(out_ptr + tl.arange(
 EXTREMES = """
 max_  x.amax(1)
     r = tl.max(x, 1)
+max_below_0  (x - 9.0).amax(1)
+    r = tl.max(x - 9.0, 1)
 argmax  x.amax(1)
     r = tl.argmax(x, 1)
 max_of_both  x.amax(1)
@@ -132,48 +134,31 @@ def pairwise(x):
     return x[:, 0]
 
 
-def each_of(table, frame=FRAME):
-    """A test of every kernel of a table, with what it should give."""
-    kernels = kernels_of(table, frame, stepwise=stepwise, pairwise=pairwise, N=SIZE)
-    names = [kernel.__name__ for kernel in kernels]
-    return pytest.mark.parametrize(("kernel", "due"), kernels.items(), ids=names)
+ROW = (SIZE,)
+# By table: its frame, the shape and the dtype of results, and how far these may be off.
+TABLES = [
+    (ELEMENTWISE, FRAME, (SIZE, SIZE), torch.bfloat16, 0), (WIDE, FRAME, (SIZE, SIZE), torch.float32, 0),
+    (DOTS, FRAME, (SIZE, SIZE), torch.float32, 1e-5), (EXTREMES, ALONG, ROW, torch.bfloat16, 0),
+    (SUMS, ALONG, ROW, torch.bfloat16, 0), (SUM_WIDE, ALONG, ROW, torch.float32, 1e-5),
+]  # fmt: skip
+OPERATIONS = [
+    pytest.param(kernel, due, *how, id=kernel.__name__)
+    for table, frame, *how in TABLES
+    for kernel, due in kernels_of(
+        table, frame, stepwise=stepwise, pairwise=pairwise, N=SIZE
+    ).items()
+]
 
 
-@each_of(ELEMENTWISE)
-def test_an_elementwise_operation_gives_what_torch_gives(kernel, due, operands):
-    assert same(launch(kernel, *operands), due(*operands).contiguous())
-
-
-@each_of(WIDE)
-def test_an_operation_that_leaves_bfloat16_gives_what_torch_gives(kernel, due, operands):
-    assert same(launch(kernel, *operands, dtype=torch.float32), due(*operands))
-
-
-@each_of(DOTS)
-def test_a_dot_of_bfloat16_is_the_float32_product(kernel, due, operands):
-    found = launch(kernel, *operands, dtype=torch.float32)
-    assert (found.double() - due(*operands)).abs().max() < 1e-5
-
-
-@each_of(EXTREMES, ALONG)
-@pytest.mark.parametrize("shift", [0.0, -9.0])
-def test_an_extreme_and_its_place_are_exact(kernel, due, shift, operands):
-    x = operands[0] + shift
-    found = launch(kernel, x, x, x, shape=(SIZE,))
-    if kernel.__name__.startswith("arg"):
-        found = x.gather(1, found.long()[:, None])[:, 0]
-    assert same(found, due(x, x, x))
-
-
-@each_of(SUMS, ALONG)
-def test_a_sum_rounds_as_its_tree_does(kernel, due, operands):
-    assert same(launch(kernel, *operands, shape=(SIZE,)), due(*operands))
-
-
-@each_of(SUM_WIDE, ALONG)
-def test_a_sum_that_is_asked_for_in_float32_does_not_round(kernel, due, operands):
-    found = launch(kernel, *operands, shape=(SIZE,), dtype=torch.float32)
-    assert torch.allclose(found, due(*operands), atol=1e-5)
+@pytest.mark.parametrize(("kernel", "due", "shape", "dtype", "room"), OPERATIONS)
+def test_an_operation_gives_what_torch_gives(kernel, due, shape, dtype, room, operands):
+    found, wanted = launch(kernel, *operands, shape=shape, dtype=dtype), due(*operands)
+    if kernel.__name__ == "argmax":
+        found = operands[0].gather(1, found.long()[:, None])[:, 0]
+    if room:
+        assert (found.double() - wanted).abs().max() < room
+    else:
+        assert same(found, wanted.contiguous())
 
 
 @triton.jit

@@ -260,9 +260,8 @@ def mend_interpreter() -> None:
     # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.
     builder, options = shipped.interpreter_builder, shipped.interpreter_builder.options
     sought = options.sanitize_overflow and options.debug
-    builder.options = replace(
-        options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought
-    )
+    taken = {"allowed_dot_input_precisions": DOTS, "sanitize_overflow": sought}
+    builder.options = replace(options, **taken)
     for module, name in _device_functions():
         if not name.startswith("_"):
             setattr(module, name, functools.partial(_computed, name))

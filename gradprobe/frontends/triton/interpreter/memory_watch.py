@@ -189,10 +189,9 @@ class Memory(Watcher):
             self._found[key] = first, set()
         first, programs = self._found[key]
         programs.add((access.launch, access.program))
-        runs_on = (
-            first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
-        )
-        first = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
+        is_inside = first.runs_on and _program_and_line(access) in self._inside
+        runs_on, lanes = is_inside and bool(which.all()), first.lanes + int(which.sum())
+        first = replace(first, lanes=lanes, runs_on=runs_on)
         self._found[key] = first, programs
 
     def _finding(

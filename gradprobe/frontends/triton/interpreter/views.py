@@ -180,9 +180,8 @@ class Access:
     def lanes(self) -> Array:
         """bool, flat: those that are not masked."""
         shape = self.pointers.data.shape
-        return (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(
-            -1
-        )
+        on = self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)
+        return on.reshape(-1)
 
     @cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
@@ -192,6 +191,5 @@ class Access:
         view = self.launch.views.get(self.pointers.attr.get(ORIGIN))
         if view is not None:
             return [(view, lanes, addresses)]
-        return [
-            (view, lanes[some], addresses[some]) for view, some in self.launch.by_view(addresses)
-        ]
+        owned = self.launch.by_view(addresses)
+        return [(view, lanes[some], addresses[some]) for view, some in owned]

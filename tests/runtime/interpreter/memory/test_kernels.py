@@ -10,7 +10,7 @@ from triton.runtime import interpreter as shipped
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gradprobe.frontends.triton import interpreter
-from gradprobe.frontends.triton.interpreter.memory import stream
+from gradprobe.frontends.triton.interpreter import stream
 from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
 from gradprobe.frontends.triton.interpreter.views import without_ptr
 from gradprobe.inputs.memory import UnwrittenElements

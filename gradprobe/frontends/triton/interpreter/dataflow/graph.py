@@ -182,9 +182,8 @@ class Flow:
         for x in sorted(left.at.keys() & right.at.keys()):
             example = differ(left.at[x], right.at[x])
             if example is not None:
-                self.conflicts.append(
-                    Conflict(site, x, left.origins[x], right.origins[x], example)
-                )
+                loads = left.origins[x], right.origins[x]
+                self.conflicts.append(Conflict(site, x, *loads, example))
             for number in left.origins[x] | right.origins[x] if example is None else ():
                 self.sources[number].agreed[x] += 1
 

@@ -231,9 +231,8 @@ def _compare_sums(
             yield both
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
-            flow.conflicts.append(
-                Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE))
-            )
+            loads = a.origins[x], b.origins[x]
+            flow.conflicts.append(Conflict(site, x, *loads, (NOWHERE, NOWHERE)))
     x, y = (next(filter(side.__contains__, "mnde"), "") for side in summed)
     if x and y and not left.keys() & right.keys():
         loads = a.origins[x], b.origins[y]
