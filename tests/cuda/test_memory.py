@@ -227,7 +227,7 @@ FOUND = [
     ("fours", 32, (zeros(4), 3), RACE, "out [2]", "fours", "fours"),
     ("never_written", 32, (zeros(32),), UNWRITTEN, "some [9]", "never-written", ""),
     ("added_to_nothing", 1, (zeros(1),), UNWRITTEN, "sum", "added-to-nothing", ""),
-    ("copied", 32, (zeros(32), part(32, slice(16)), 32), OUTSIDE, "in 1 element after its end", "copied", ""),
+    ("copied", 32, (zeros(32), part(32, slice(16)), 32), OUTSIDE, "elements after its end", "copied", ""),
     ("by_value", 1, (zeros(1), HALVES, 8), OUTSIDE, "in 1 element after its end", "half-by-value", ""),
     ("by_value", 1, (zeros(1), HALVES, -4), OUTSIDE, "in 4 elements before its start", "half2-by-value", ""),
     ("by_fours", 1, (zeros(4), APART), OUTSIDE, "in 1 element past [0], in a gap of it", "by-fours", ""),

@@ -72,11 +72,12 @@ def plain_backward(
     lse = s.logsumexp(-1)
     p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0)[..., None])
     o = p * keep * lift @ v
+    held = {"LSE": lse}
     delta = (do * o).sum(-1)
     given = (q, k, v, do, lse, delta, seen, keep, lift, scale, alibi, softcap)
     p, dp, ds, dq = of_rows(*given)
     dk, dv = (x.unflatten(1, (-1, group)).sum(2) for x in of_keys(*given))
-    held = {"LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
+    held |= {"P": p, "dP": dp, "delta": delta, "dS": ds}
     ends = {"O": o, "dQ": dq, "dK": dk, "dV": dv}
     return held | {name: tensor.to(dtype) for name, tensor in ends.items()}
 

@@ -79,11 +79,11 @@ _CAUSES = [
         first="dP", says=_DP_OR_DELTA, unsaid="wrong by itself too")
         for sees in ("--causal", "--causal --window 5,0")], 1),
     # No line of Python of what comes to something else in each call.
-    Record("torch_backwards.py:twice", 1, unsaid="torch_backwards.py:"),
+    Record("torch_backwards.py:twice", 1, unsaid='"where": [{'),
     # No LSE is blamed that nothing reads, nor a line of Python that does not give all that is wrong.
     Record("torch_backwards.py:every_third_key --runs contiguous", 1, first="P",
         says="P is off by 0.2 % from key to key: each key has one factor in all rows",
-        unsaid="LSE is | torch_backwards.py:"),
+        unsaid='LSE is | "where": [{'),
     Record("torch_backwards.py:noisy_p --runs contiguous", 1, first="P", unsaid="P is off by", night=True),
     Record("torch_backwards.py:warmer_rows --runs contiguous", 1, first="P",
         says="P is off by one factor a row, 1 to 2.9", night=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...inputs.memory import Array
@@ -70,9 +70,10 @@ class CudaFinding:
     @property
     def finding(self) -> memory.MemoryFinding:
         line, access = self.now.line, _ACCESSES.get(self.now.how, "")
-        about, at = (self.kind, self.array, self.sentence, self.kernel), astuple(line)[:3]
+        about = (self.kind, self.array, self.sentence, self.kernel)
+        at, count = (line.file, line.line, line.code), self.count
         return memory.MemoryFinding(
-            *about, *at, access=access, lanes=self.count, in_block=self.is_shared
+            *about, *at, access=access, lanes=count, in_block=self.is_shared
         )
 
     @property
