@@ -44,8 +44,8 @@ def _to_bits(values: Array) -> Array:
         values = values.astype(np.float64)
         bits = bits - (np.abs(single) > np.abs(values)).astype(np.uint32)
         bits = bits | (single != values).astype(np.uint32)
-    half, one = np.uint32(16), np.uint32(1)
-    nearest = (bits + np.uint32(0x7FFF) + ((bits >> half) & one)) >> half
+    half = np.uint32(16)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> half) & np.uint32(1))) >> half
     quiet = (bits >> half) | np.uint32(0x40)
     return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
 
