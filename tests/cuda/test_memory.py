@@ -330,9 +330,7 @@ def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
     assert told == [(UNWRITTEN, "[0, 0]", 8), (UNWRITTEN, "[3, 0]", 2)]
 
 
-def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write_gives_them_some(
-    module,
-):
+def test_two_tensors_of_one_storage_get_values_each_by_a_narrower_write(module):
     packed, out, unwritten = torch.empty(16), torch.zeros(8), UnwrittenElements()
     first, second = packed[:8], packed[8:]
     for tensor in (first, second):
@@ -367,9 +365,7 @@ def test_a_right_matmul_and_right_reductions_have_no_finding(module, seed):
 @pytest.mark.parametrize(
     ("starts", "words"), [((0, 3), "reads in[0] by a type wider"), ((1, 0), "writes out[0] by a type wider")]
 )  # fmt: skip
-def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(
-    module, starts, words
-):
+def test_a_vector_load_off_its_alignment_stops_the_kernel_at_the_line(module, starts, words):
     out, given = (torch.zeros(64)[start:] for start in starts)
     with watched(Watch()), pytest.raises(KernelStopped) as stopped:
         module.by_float4(1, 1, 0, out, given)
@@ -410,9 +406,7 @@ def test_lanes_of_one_warp_that_store_one_value_are_right_and_several_race(modul
     assert race.now.thread[0] // 32 == race.before.thread[0] // 32
 
 
-def test_one_value_stored_by_several_warps_is_told_and_no_fault_and_another_among_them_a_race(
-    module,
-):
+def test_one_value_stored_by_several_warps_is_told_and_another_is_a_race(module):
     watch = launch(module, "everyone", 1, 64, torch.zeros(64), -1)
     (stores,) = watch.equal_stores
     assert (watch.findings, stores.kind, stores.array) == ([], EQUAL, "bound")

@@ -39,9 +39,7 @@ def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that
     assert cause.fix.startswith("widen the index")
 
 
-def test_what_one_kernel_left_unwritten_is_told_first_where_that_stores_the_rest_and_is_launched(
-    tmp_path,
-):
+def test_what_a_kernel_left_unwritten_is_told_first_where_it_stores_the_rest(tmp_path):
     host = tmp_path / "host.py"
     host.write_text("delta = empty()\ngrid = (1,)\nfill[grid](delta)\nread[(2,)](delta)\n")
     at = {"allocated": (str(host), 1), "rest": ("fill", str(host), 40)}

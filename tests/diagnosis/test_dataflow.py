@@ -31,9 +31,7 @@ RIGHT = [
 
 
 @sampled("of, layout, options", RIGHT, push=[RIGHT[0], RIGHT[4], RIGHT[5]])
-def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_called(
-    of, layout, options
-):
+def test_in_a_right_kernel_every_result_is_what_it_is_called(of, layout, options):
     run = followed(of, layout, options)
     storages, flow = run.outcome.storages, run.flow
     assert not flow.conflicts
@@ -130,9 +128,7 @@ def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(tmp_path, 
 
 
 @pytest.mark.parametrize(("storages", "is_sure"), [({1: "dQ"}, True), ({}, False)])
-def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multiply_it(
-    storages, is_sure
-):
+def test_a_result_without_its_scale_is_sure_where_no_host_code_can_multiply(storages, is_sure):
     site = graph.Site("kernel", (), "store", 0)
     node = graph.Node(site, (), role=graph.Role("dS K"))
     flow = SimpleNamespace(stores=[graph.StoredTile(home=1, node=node, site=site)])

@@ -104,9 +104,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     assert (whole and search._titles(edit) != []) is matches
 
 
-def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_right_without_it(
-    tmp_path,
-):
+def test_an_edit_that_is_right_only_where_causal_is_as_it_was_is_broken(tmp_path):
     text, was = (KERNELS / "flash.py").read_text(), "0 if causal else right"
     (tmp_path / "flash.py").write_text(text)
     case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, causal=True)
@@ -174,9 +172,7 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
 
 
-def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(
-    tmp_path, monkeypatch
-):
+def test_a_small_case_in_which_other_memory_suffers_is_none_to_try_on(tmp_path, monkeypatch):
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
     begun = experiment_on(tmp_path, EXAMPLE)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
@@ -213,9 +209,7 @@ def delta(q, k, v, do, *, o):
 """
 
 
-def test_what_a_package_keeps_is_loaded_anew_and_it_is_no_library_by_its_folders_name(
-    tmp_path, monkeypatch
-):
+def test_what_a_package_keeps_is_loaded_anew_whatever_its_folder(tmp_path, monkeypatch):
     package = tmp_path / "triton" / "of_a_test"
     package.mkdir(parents=True)
     files = {"__init__": "from .launch import delta", "launch": LAUNCHES, "kept": "kernels = {}"}

@@ -87,9 +87,7 @@ def test_an_lse_that_the_target_makes_for_itself_is_read_by_its_own_strides():
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(1 + 2**-12, True), (2, False)])
-def test_dots_that_were_compiled_coarser_than_declared_are_the_cause_where_they_are_enough(
-    tmp_path, factor, is_enough
-):
+def test_coarser_dots_than_declared_are_the_cause_where_enough(tmp_path, factor, is_enough):
     case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, recover=False)
     kernel = backward_with(tmp_path, f"dk = dk * {factor}")
     dots = (Dots("tf32", "dkdv_kernel", str(tmp_path / "kernel.py"), (7,)),)

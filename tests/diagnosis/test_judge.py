@@ -154,9 +154,7 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
 @pytest.mark.parametrize(
     ("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])]
 )
-def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(
-    wrong, doubts
-):
+def test_a_case_is_not_taken_where_what_is_right_is_as_wrong_without_the_edit(wrong, doubts):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
 
 

@@ -34,9 +34,7 @@ def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp
     assert sure == [("pairs", "O")]
 
 
-def test_what_a_loop_leaves_out_is_one_cause_and_was_never_summed_and_lost_as_what_is_overwritten(
-    tmp_path,
-):
+def test_what_a_loop_leaves_out_is_one_cause_told_from_what_is_overwritten(tmp_path):
     def told(find, replace):
         changed, run = planted(tmp_path, Edit(DKDV, find, replace), heads=1, causal=True)
         found = diagnoses_of(suspects(run, ("dK", "dV")))
@@ -91,9 +89,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("find", "new", "name", "begins"), PLACES.values(), ids=PLACES)
-def test_the_operation_is_told_and_the_edit_of_its_axis_is_tried(
-    tmp_path, find, new, name, begins
-):
+def test_the_operation_is_told_and_its_axis_is_tried(tmp_path, find, new, name, begins):
     mended = Edit("grouped_dq", find, new.format("[:, None]"))
     right = edited(file_of("grouped").read_text(), (mended,))
     wrong = Edit("grouped_dq", find, new.format(""))

@@ -64,9 +64,7 @@ def test_each_kernel_of_sdpa_matches_in_16_bits(record_property, kernel, dtype, 
 @pytest.mark.parametrize("options", MASKS, ids=named)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-efficient"])
-def test_a_kernel_that_takes_a_mask_matches_under_every_mask(
-    record_property, kernel, dtype, options
-):
+def test_a_kernel_that_takes_masks_matches_under_each(record_property, kernel, dtype, options):
     if kernel == "sdpa" and options in DEAD:
         pytest.skip("the kernel that PyTorch chooses itself here is wrong: the next test")
     assert_match(record_property, kernel, **SIZE | {"dtype": dtype} | _own_length(options))
@@ -74,9 +72,7 @@ def test_a_kernel_that_takes_a_mask_matches_under_every_mask(
 
 @pytest.mark.parametrize("options", DEAD, ids=named)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(
-    record_property, dtype, options
-):
+def test_the_kernel_that_pytorch_chooses_is_wrong_in_dead_rows(record_property, dtype, options):
     report = probed("sdpa", dtype=dtype, **SIZE | options)
     record_property("ratios", shown(report))
     assert report.verdict == "mismatch"

@@ -67,9 +67,7 @@ class Losing:
         return how
 
 
-def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_leaves_it_does_not(
-    tmp_path,
-):
+def test_the_device_says_that_it_is_lost_in_every_form_and_only_then(tmp_path):
     ways = ["nothing", "store_far", "nothing", "load_four", "assertion", "stop", "nothing"]
     losing = "tests.gpu.test_crashes_on_gpu:Losing"
     ends = list(run_each(losing, str(tmp_path), ways, timeout=120))
@@ -82,9 +80,7 @@ def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_l
     assert "device-side assert" in ends[4].crash.words
 
 
-def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_interpreter_names_the_line(
-    tmp_path,
-):
+def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone(tmp_path):
     report, crashed = surveyed(write(tmp_path, "narrow"), fast=False)
     # Where another tensor happens to lie there, the wrapped offset reads that.
     wrong = {run.layout for run in report.runs if run.verdict == "mismatch"}
@@ -101,9 +97,7 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_in
     assert (report.verdict, code_of_report(report)) == ("match", 0)
 
 
-def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the_interpreter_names_the_line(
-    tmp_path,
-):
+def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone(tmp_path):
     report, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
     assert set(crashed) == {"offset"}
     assert MISALIGNED in crashed["offset"].error

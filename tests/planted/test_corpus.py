@@ -57,7 +57,7 @@ OFTEN = [*often(INSIDE, "do_read_with_q_head_stride_in_dq delta_dropped_in_dkdv"
 
 
 @sampled("fault", (*INSIDE, *EXPORTED), push=OFTEN, ids=title)
-def test_a_fault_in_flash_is_placed_and_told_of_a_black_box_that_cannot_be_watched(
+def test_a_fault_in_flash_is_placed_of_a_black_box_unwatched(
     fault, tmp_path, monkeypatch, on_push
 ):
     if fault in INSIDE:
@@ -98,9 +98,7 @@ def test_a_fault_in_cuda_is_placed_and_what_it_does_to_memory_told_by_lines(faul
 
 # Each takes some ten seconds; the score tries one on every push.
 @sampled("fault", HIDDEN, push=[], ids=title)
-def test_the_default_check_passes_and_the_case_of_the_battery_that_is_recorded_does_not(
-    fault, tmp_path
-):
+def test_the_default_check_passes_and_the_recorded_case_of_the_battery_does_not(fault, tmp_path):
     def verdict(options):
         problem = resolve_problem(CheckRequest(word, None, None, options))
         return probe(problem.case, problem.target, why=False).verdict

@@ -125,9 +125,7 @@ def test_what_does_not_compile_is_no_failure_of_the_tool_in_sarif(check):
     assert {one["ruleId"] for one in told["results"]} == {"GP027"}
 
 
-def test_a_process_that_may_not_fork_tells_what_does_not_compile_in_a_small_second_case(
-    check, monkeypatch
-):
+def test_without_forks_what_does_not_compile_in_a_second_case_is_told(check, monkeypatch):
     monkeypatch.setattr(second_cases, "may_fork", lambda: False)
     ran, report = check("uncompiled.py:narrow_values --batch 1 --heads 2")
     assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
@@ -135,9 +133,7 @@ def test_a_process_that_may_not_fork_tells_what_does_not_compile_in_a_small_seco
 
 
 @pytest.mark.parametrize(("ends", "code"), [(1, 3), (99, 0)])
-def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(
-    check, monkeypatch, ends, code
-):
+def test_a_fork_of_the_front_end_that_ends_is_asked_once_more(check, monkeypatch, ends, code):
     ask = compilation._errors_of
 
     def asked(calls):

@@ -115,9 +115,7 @@ LAUNCH = "*q.stride(), *do.stride(), *lse"
          [(f"q.stride({axis})", f"do.stride({axis})") for axis in range(4)]),
     ],
 )  # fmt: skip
-def test_a_launch_that_passes_anothers_stride_is_a_place_with_the_text_that_belongs_there(
-    tmp_path, passed, places
-):
+def test_a_launch_that_passes_anothers_stride_is_a_place_with_its_text(tmp_path, passed, places):
     path = tmp_path / "mine.py"
     path.write_text(SOURCE.replace(LAUNCH, passed))
     found = passed_of_others(str(path), "touch_kernel", "do")

@@ -165,9 +165,7 @@ def test_what_stands_in_the_wrong_place_is_moved(name):
         ("w = tl.where(p > 0, v, 0.0)", "w = tl.where((p > 0) & (dist >= 0), v, 0.0)"),
     ],
 )
-def test_what_is_not_masked_gets_the_test_that_hides_the_scores_of_its_kernel_at_once(
-    statement, mended
-):
+def test_what_is_not_masked_gets_the_test_that_hides_its_scores(statement, mended):
     scores = 'dist = n - s\ns = tl.where(dist >= 0, s, float("-inf"))\ns = tl.where(l < n, s, float("-inf"))'
     text = in_kernel(f"{scores}\n{statement}")
     first = texts_of(text, line_of(text, statement), wanted=("where(",), most=3)

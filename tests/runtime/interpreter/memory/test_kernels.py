@@ -209,7 +209,7 @@ def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest():
 @pytest.mark.parametrize(
     ("begin", "end", "runs_on"), [(0, 32, True), (16, 32, False), (4, 20, False)]
 )
-def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_part_of_a_tile(
+def test_a_loop_that_runs_on_is_told_from_a_wrong_address_and_a_part_of_a_tile(
     begin, end, runs_on
 ):
     x, out = torch.zeros(16), torch.zeros(8)

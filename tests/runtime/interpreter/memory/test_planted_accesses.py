@@ -34,9 +34,7 @@ def line_of(lines, text):
     return number
 
 
-def test_a_read_without_a_mask_on_the_tail_is_named_by_the_line_of_the_caller_of_the_helper(
-    tmp_path,
-):
+def test_a_read_without_a_mask_on_the_tail_is_named_by_its_callers_line(tmp_path):
     unmasked = LOAD_DO.replace("n_ctx", "n_ctx + 27")
     (found,), lines = run_planted(tmp_path, [Edit(DQ, LOAD_DO, unmasked)], CASE)
     # Rows 37 to 63 of the last head; those of the others lie in the head behind them.
