@@ -55,9 +55,9 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The page in small, for notebooks."""
-        from ..render.page import page_of, small_of
+        from ..render.page import small_of
 
-        return small_of(self.verdict, str(self), page_of(self))
+        return small_of(Reports(reports=(self,)), self.verdict, str(self))
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes the report in the form that the name ends with: .json, .html, .md, .xml (JUnit) or .sarif.
@@ -92,11 +92,9 @@ class ShownReports(Reports, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The table and the page in small, for notebooks."""
-        from ..render.page import page_of_several, small_of
-        from ..render.source_places import with_origin
+        from ..render.page import small_of
 
-        page = page_of_several(self, with_origin(self).reports)
-        return small_of(self.verdict, f"{self!r}\n{self}", page)
+        return small_of(self, self.verdict, f"{self!r}\n{self}")
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes them in the form that the name ends with, as a Report does."""

@@ -101,7 +101,7 @@ def form_rows(flags: Sequence[str]) -> dict[str, Row]:
     """The option of each form of a report."""
     rows = {}
     for flag in flags:
-        if FORMS[flag].unfinished is None:
+        if not FORMS[flag].unfinished:
             rows[flag[2:]] = _row(bool, False, flag, FORMS[flag].help)
         else:
             rows[flag[2:]] = _row(str | None, None, flag, FORMS[flag].help, "FILE")

@@ -129,7 +129,7 @@ def write_form(flag: str, file: str, text: str) -> UsageFailure | None:
 
 def _summarize(several: Reports) -> UsageFailure | None:
     """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
-    from ..render import markdown
+    from ..render.github import MOST_BYTES, markdown
 
     if not (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
         return None
@@ -137,7 +137,7 @@ def _summarize(several: Reports) -> UsageFailure | None:
     try:
         there = file.stat().st_size if file.exists() else 0
         with open_in_place(file, "ab") as stream:
-            stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there).encode())
+            stream.write(markdown(several, 0, MOST_BYTES - there).encode())
     except OSError as error:
         words = f"--github: the summary {summary} cannot be written"
         return UsageFailure(f"{words}, {error.strerror}")

@@ -24,7 +24,7 @@ from ..render.terminal import show as show_lines
 from .checks import check_one, say, say_nothing_compared, tell
 from .command import Call, Command
 from .option_rows import argument, option
-from .report_forms import Forms, write_form
+from .report_forms import Forms
 
 _AT = "The head to show (default: the first wrong one)"
 _FILE = "What --json wrote, of one check or of several (default: the last check of this folder)"
@@ -88,7 +88,7 @@ def show(
     Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
     exit code is the run's.
 
-    Of two reports it says what changed, in JSON and as a page too, and exits with 1 where something is worse: a
+    Of two reports it says what changed, in JSON too, and exits with 1 where something is worse: a
     verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
     """
     if file is not None and newer is not None:
@@ -103,20 +103,14 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
     """Says what changed from one report to another; 1 where something is worse. Raises UsageFailure."""
     from ..render import comparison
 
-    for flag in forms.files.keys() - {"--json", "--html"}:
-        words = f"{flag}: changes from {old} to {new} are written as --json and --html"
-        raise UsageFailure(words)
+    for flag in forms.files.keys() - {"--json"}:
+        raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json alone")
     before, after = read(old), read(new)
     with damage_told(f"{old} or {new}"):
         changes = comparison.changes_of(before, after)
         if not forms.on_stdout:
-            show_lines(list(comparison.render_comparison(changes, width())))
+            show_lines(comparison.render_comparison(changes, width()))
         dump(forms.json, comparison.comparison_as_json(changes))
-        if page := forms.files.get("--html"):
-            from ..render.page import page_of_comparison
-
-            if failure := write_form("--html", page, page_of_comparison(before, after)):
-                raise failure
     return int(comparison.verdict_of(changes) == comparison.WORSE)
 
 

@@ -20,7 +20,7 @@ from ..numerics.evidence import MeasuredRun
 from ..numerics.rounded_parts import Operand, RoundedParts, evaluation_of, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.measure import measure
-from ..render.rows import headed, lines_of, wrapped
+from ..render.rows import folded, headed, lines_of
 from ..runtime.run import Trace, run_target
 from ..targets.find import Target
 
@@ -174,8 +174,9 @@ def render_contract(contract: Contract, width: int) -> list[Text]:
             lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
             title = ""
     lines += [Text("")] if contract.roundings else []
-    notes = [line for words in _notes(contract) for line in wrapped(words, width)]
-    return [*lines, *(Text(line, style="dim") for line in notes)]
+    for words in _notes(contract):
+        lines += folded(words, width, "dim")
+    return lines
 
 
 def _headline(contract: Contract) -> str:

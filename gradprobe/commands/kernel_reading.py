@@ -16,7 +16,7 @@ from rich.text import Text
 from ..model.failures import TargetFailure
 from ..model.number import plural
 from ..model.writing import visible
-from ..render.excerpts import code_window
+from ..render.reasons import code_window
 from ..render.rows import folded
 from ..source.lint import FOREIGN, KernelStrides, LintFinding
 

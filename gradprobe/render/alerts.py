@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
-from ..model.memory_finding import HUGE, UNDECLARED, VECTOR, WARNING, MemoryFinding, WarningNote
-from ..model.report import CauseLine, Diagnosis, Report, TriedEdit
+from ..model.memory_finding import KINDS, WARNING, MemoryFinding, WarningNote
+from ..model.report import CauseLine, Diagnosis, Report
 from .notation import (
     cause_in_words,
     counts_in_words,
     element_line,
     errors_of,
+    group,
     heads_having,
     identities,
     identity_line,
     is_silent,
     residual,
-    told_apart,
 )
 from .source_places import Place, place_of, places_of
 from .topic import RULE, Topic, topics
@@ -43,42 +42,15 @@ class Rule:
     """What it means, and what to do."""
 
 
-def _rules() -> Iterator[Rule]:
-    for topic in topics():
-        if topic.kind == RULE and topic.name.startswith("GP"):
-            name, level, rank = topic.detail.split(", ")
-            yield Rule(topic.name, name, level, float(rank), topic)
-
-
-RULES = tuple(_rules())
-_BY_ID = {rule.id: rule for rule in RULES}
-WRONG, INHERITS, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
-REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
-_WARNED = (HUGE, VECTOR, UNDECLARED)
-OF_WARNING = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_WARNED, 40)}
-_KINDS = [
-    "outside",
-    "guard",
-    "unwritten",
-    "race",
-    "barrier",
-    "misaligned",
-    "changed",
-    "shared",
-    "dtype",
-    "shuffle",
-]
-OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
-_FAILURES = {
-    "GP020": "Crash DeviceLost NoRoom",
-    "GP021": "Timeout",
-    "GP022": "TargetFailure RanksFailure Refusal KernelStopped NoKernel",
-    "GP023": "ReferenceFailure",
-    "GP025": "UsageFailure UntestedVersion InputsFailure",
-    "GP026": "Incomplete",
-    "GP027": "CompileError",
-}
-OF_FAILURE = {kind: _BY_ID[known] for known, kinds in _FAILURES.items() for kind in kinds.split()}
+RULES, RULE_OF = dict[str, Rule](), dict[str, Rule]()
+"""The rules by their ids; and by the kinds of failures, of findings about memory and of warnings."""
+for _topic in topics():
+    if _topic.kind == RULE and _topic.name.startswith("GP"):
+        _name, _level, _rank, *_kinds = _topic.detail.split(", ")
+        RULES[_topic.name] = Rule(_topic.name, _name, _level, float(_rank), _topic)
+        RULE_OF |= dict.fromkeys(" ".join(_kinds).split(), RULES[_topic.name])
+WRONG, INHERITS, IDENTITY, CAUSE = RULES["GP001"], RULES["GP002"], RULES["GP003"], RULES["GP004"]
+REFERENCE, TOOL, USAGE, REFUSED = RULES["GP023"], RULES["GP024"], RULES["GP025"], RULES["GP030"]
 
 SearchResult = Sequence[tuple[Run, Intermediate]]
 """An intermediate, in the runs in which it has a status."""
@@ -92,22 +64,24 @@ class Alert:
     check: str
     """The target, and the title of its case."""
     what: str
-    """What it is about: an intermediate, an identity, a tensor and its kernel."""
-    title: str
-    """In a few words."""
-    sentences: tuple[str, ...]
-    places: tuple[Place, ...]
+    """What it is about: an intermediate, an identity, a tensor and its kernel with their line, "check"."""
+    sentences: Sequence[str]
+    places: Sequence[Place]
     """Where to look, the best first."""
-    ratio: float = float("inf")
-    """The worst error as a multiple of what is allowed."""
-    is_first: bool = False
-    """Whether it is the report's first mismatch."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values for programs."""
-    level: str = ""
+    kind: str
+    """Of a failure, a finding about memory or a warning."""
+    level: str
     """SARIF's: that of the rule, or lower where it is told as a warning."""
-    edit: TriedEdit | None = None
-    """An edit with which everything matches, or that undoes this cause; None where none is known."""
+
+    @property
+    def about(self) -> str:
+        """What it is about, without a line."""
+        return self.what.partition(": ")[0] if self.kind in KINDS else self.what
+
+    @property
+    def title(self) -> str:
+        title = self.rule.topic.title
+        return title if self.what == "check" else f"{title}: {self.about}"
 
     @property
     def fingerprint(self) -> str:
@@ -118,192 +92,146 @@ class Alert:
 
 
 def alerts_of(reports: Iterable[Report]) -> list[Alert]:
-    """Every finding of the reports, the worst first.
-
-    That is: by the rank of their rule, then what comes first in dataflow order, then by ratio.
-    """
-    found = [alert for report in told_apart(reports) for alert in alerts_in(report)]
-    return sorted(found, key=lambda alert: (-alert.rule.rank, not alert.is_first, -alert.ratio))
+    """Every finding of the reports, the worst first: by the rank of their rule, then as a report tells them."""
+    found = [pair for report in reports for pair in enumerate(alerts_in(report))]
+    found.sort(key=lambda pair: (-pair[1].rule.rank, pair[0]))
+    return [alert for _, alert in found]
 
 
 def alerts_in(report: Report) -> Iterator[Alert]:
-    """Those of one report: errors as they are found, then warnings."""
-    yield from _ReportAlerts(errors_of(report)).errors()
-    yield from _ReportAlerts(report).warnings()
+    """Those of one report: errors as they are found, in the order of the dataflow, then warnings."""
+    yield from _errors(errors_of(report))
+    for warned in report.warnings:
+        yield _warning(report, warned)
 
 
-class _ReportAlerts:
-    """The alerts of one report."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def errors(self) -> Iterator[Alert]:
-        report = self._report
-        if error := report.own_error:
-            yield self._failed(error)
-        yield from map(self._cause, report.causes)
-        for name, found in report.by_status(MISMATCH):
-            yield self._wrong(name, found)
-        for name, found in report.by_status(INHERITED):
-            yield self._inherited(name, found)
-        yield from self._broken()
-        yield from map(self._stray, report.memory)
-        yield from self._of_runs()
-        if is_silent(report):
-            words = "The check is a mismatch"
-            yield self._alert(WRONG, "check", [f"{words}; its report says no more."], title=words)
-
-    def warnings(self) -> Iterator[Alert]:
-        """What a report tells and does not count, at the lines that were seen in its layouts."""
-        for warned in self._report.warnings:
-            layouts, about = list(warned.layouts), warned.about
-            rule = OF_WARNING.get(warned.kind) or OF_MEMORY[warned.kind]
-            memory = [one for one in self._report.memory if one.layout in ("", *layouts)]
-            words = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-            yield self._alert(
-                rule, about, words, {"kind": warned.kind, "layouts": layouts}, [warned, *memory],
-                title=f"{rule.topic.title}: {about}", level=WARNING,
-            )  # fmt: skip
-
-    def _alert(
-        self,
-        rule: Rule,
-        what: str,
-        sentences: Sequence[str],
-        details: Mapping[str, Any] | None = None,
-        seen: Sequence[CauseLine | MemoryFinding | Error | WarningNote] = (),
-        **more: Any,
-    ) -> Alert:
-        """With what every alert of a report says; a place without a file is none.
-
-        Args:
-            seen: what names places before those of the report.
-            more: other fields of an Alert.
-        """
-        report = self._report
-        again = f"Again: {report.reproduce}" if report.reproduce else ""
-        places = (*map(place_of, seen), *more.pop("places", places_of(report)))
-        known = {
-            "title": rule.topic.title,
-            "level": rule.level,
-            "sentences": tuple(filter(None, (*sentences, again))),
-            "places": tuple(dict.fromkeys(place for place in places if place.file)),
-            "details": {"check": report.name, **(details or {})},
-        }
-        return Alert(rule=rule, check=report.name, what=what, **(known | more))
-
-    def _cause(self, cause: Diagnosis) -> Alert:
-        """At its own lines."""
-        edit = cause.edit if cause.is_certain else None
-        sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
-        extent = {"seen": cause.seen} if cause.seen else {"explained": cause.explained}
-        return self._alert(
-            CAUSE, cause.fault, [*sentences, edit.diff if edit else ""], {"fault": cause.fault, **extent}, cause.where,
-            title=f"{CAUSE.topic.title}: {cause.fault}", edit=edit,
-        )  # fmt: skip
-
-    def _stray(self, finding: MemoryFinding) -> Alert:
-        rule, line = OF_MEMORY[finding.kind], f"The line: {finding.code}" if finding.code else ""
-        about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
-        details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
-        return self._alert(
-            rule, f"{about}: {finding.code}", [finding.sentence, line], details, [finding],
-            title=f"{rule.topic.title}: {about}" if about else rule.topic.title,
-        )  # fmt: skip
-
-    def _wrong(self, name: str, found: SearchResult) -> Alert:
-        report = self._report
-        sentences = [f"{name} is wrong by itself: its own inputs do not explain it."]
-        sentences.append(_extent(found, MISMATCH))
-        if report.is_right_when_contiguous:
-            why = "the arithmetic is right, an address (a stride) is not"
-            sentences.append(f"Right when contiguous: {why}.")
-        sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
-        firsts = [run.first_mismatch for run, _ in found if run.first_mismatch]
-        sentences += [element_line(first) for first in firsts if first.title == name][:1]
-        is_first = report.first_mismatch is not None and report.first_mismatch.title == name
-        title = f"{name} is wrong by itself"
-        alert = self._of_intermediate(WRONG, name, sentences, found, MISMATCH, title)
-        return replace(alert, is_first=is_first)
-
-    def _inherited(self, name: str, found: SearchResult) -> Alert:
-        sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs."]
-        sentences.append(_extent(found, INHERITED))
-        causes = [f"{cause.fault} ({cause.summary})" for cause in self._report.causes]
-        sentences += [f"It comes from {' and '.join(causes)}."] if causes else []
-        title = f"{name} only inherits its error"
-        return self._of_intermediate(INHERITS, name, sentences, found, INHERITED, title)
-
-    def _of_intermediate(
-        self, rule: Rule, name: str, sentences: Sequence[str], found: SearchResult, status: str, title: str
-    ) -> Alert:  # fmt: skip
-        run, worst = _worst(found)
-        head, times = next(iter(worst.having(status)), None), worst.max_budget_ratio
-        details: dict[str, Any] = {
-            "intermediate": worst.name, "layout": run.layout, "layouts": [each.layout for each, _ in found],
-            "batch": head and head.batch, "head": head and head.head, "ratio": times and times.plain,
-            "mismatched": worst.mismatched, "total": worst.total,
-        }  # fmt: skip
-        details |= {"kernel": worst.kernel} if worst.kernel else {}
-        places = places_of(self._report, worst.name, inherits=status == INHERITED)
-        ratio = worst.ratio
-        return self._alert(
-            rule, name, sentences, details, title=title, ratio=ratio, places=places
+def _errors(report: Report) -> Iterator[Alert]:
+    if error := report.own_error:
+        yield _failed(report, error, "check")
+    for cause in report.causes:
+        yield _cause(report, cause)
+    for name, found in report.by_status(MISMATCH):
+        yield _wrong(report, name, found)
+    for name, found in report.by_status(INHERITED):
+        yield _inherited(report, name, found)
+    yield from _broken(report)
+    for finding in report.memory:
+        yield _stray(report, finding)
+    for run in report.runs:
+        if told := run.told_error:
+            own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
+            message = f"{run.layout}: {told[1]}"
+            yield _failed(report, structs.replace(own, kind=told[0], message=message), run.layout)
+        elif run.verdict == SKIPPED:
+            words = f"Layout {run.layout} was skipped: {run.skipped}"
+            yield _alert(report, REFUSED, run.layout, [words])
+    if is_silent(report):
+        yield _alert(
+            report, WRONG, "check", ["The check is a mismatch; its report says no more."]
         )
 
-    def _broken(self) -> Iterator[Alert]:
-        """One alert an identity, with the layout in which it is furthest off."""
-        found: dict[str, list[tuple[str, Identity]]] = {}
-        for run in self._report.runs:
-            for key, identity in identities(run).items():
-                if not identity.holds:
-                    found.setdefault(key, []).append((run.layout, identity))
-        for key, broken in found.items():
-            layout, identity = max(broken, key=lambda pair: pair[1].ratio)
-            layouts = [one for one, _ in broken]
-            sentences = [f"{residual(identity)} in {layout}."]
-            sentences += [f"{_layouts(layouts)}."] if len(layouts) > 1 else []
-            sentences += [] if self._report.first_mismatch else [identity_line(identity)]
-            numbers = {"residual": identity.residual, "budget": identity.budget}
-            plain = {name: None if one is None else one.plain for name, one in numbers.items()}
-            details = {"identity": key, "layout": layout, "layouts": layouts, **plain}
-            title, ratio = f"{identity.name} is broken", identity.ratio
-            yield self._alert(IDENTITY, key, sentences, details, title=title, ratio=ratio)
 
-    def _of_runs(self) -> Iterator[Alert]:
-        """Layouts that came to an error, and those that the target refused."""
-        for run in self._report.runs:
-            layout = run.layout
-            if told := run.told_error:
-                own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
-                message = f"{layout}: {told[1]}"
-                yield self._failed(structs.replace(own, kind=told[0], message=message), layout)
-            elif run.verdict == SKIPPED:
-                words = [f"Layout {layout} was skipped: {run.skipped}"]
-                title = f"Layout {layout} was refused"
-                yield self._alert(REFUSED, layout, words, {"layout": layout}, title=title)
+def _alert(
+    report: Report,
+    rule: Rule,
+    what: str,
+    sentences: Iterable[str],
+    seen: Iterable[CauseLine | MemoryFinding | Error | WarningNote] = (),
+    places: Iterable[Place] | None = None,
+    kind: str = "",
+    level: str = "",
+) -> Alert:
+    """With what every alert of a report says; a place without a file is none.
 
-    def _failed(self, error: Error, what: str = "check") -> Alert:
-        rule = OF_FAILURE.get(error.kind, TOOL)
-        # A wrong command is no fault of any file.
-        places = () if rule in (USAGE, TOOL, REFERENCE) else places_of(self._report)
-        words, details = [error.message, error.way_out], {"kind": error.kind}
-        return self._alert(rule, what, words, details, [error], places=places)
+    Args:
+        seen: what names places before `places`.
+        places: None for those of the report.
+    """
+    again = f"Again: {report.reproduce}" if report.reproduce else ""
+    found = [*map(place_of, seen), *(places_of(report) if places is None else places)]
+    unique = list(dict.fromkeys(place for place in found if place.file))
+    told = list(filter(None, (*sentences, again)))
+    return Alert(rule, report.name, what, told, unique, kind, level or rule.level)
 
 
-def _worst(found: SearchResult) -> tuple[Run, Intermediate]:
-    return max(found, key=lambda pair: pair[1].ratio)
+def _warning(report: Report, warned: WarningNote) -> Alert:
+    """What a report tells and does not count, at the lines that were seen in its layouts."""
+    kind, layouts = warned.kind, warned.layouts
+    memory = (one for one in report.memory if one.layout in ("", *layouts))
+    words = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
+    return _alert(
+        report, RULE_OF[kind], warned.about, words, (warned, *memory), kind=kind, level=WARNING
+    )
+
+
+def _failed(report: Report, error: Error, what: str) -> Alert:
+    rule = RULE_OF.get(error.kind, TOOL)
+    # A wrong command is no fault of any file.
+    places = () if rule in (USAGE, TOOL, REFERENCE) else None
+    words = error.message, error.way_out
+    return _alert(report, rule, what, words, [error], places, error.kind)
+
+
+def _cause(report: Report, cause: Diagnosis) -> Alert:
+    """At its own lines."""
+    sentences = [cause_in_words(cause), *map("{}.".format, cause.evidence)]
+    if cause.edit is not None and cause.is_certain:
+        sentences.append(cause.edit.diff)
+    return _alert(report, CAUSE, cause.fault, sentences, cause.where)
+
+
+def _stray(report: Report, finding: MemoryFinding) -> Alert:
+    about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
+    words = finding.sentence, f"The line: {finding.code}" if finding.code else ""
+    rule, what = RULE_OF[finding.kind], f"{about}: {finding.code}"
+    return _alert(report, rule, what, words, [finding], kind=finding.kind)
+
+
+def _wrong(report: Report, name: str, found: SearchResult) -> Alert:
+    sentences = [f"{name} is wrong by itself: its own inputs do not explain it."]
+    sentences.append(_extent(found, MISMATCH))
+    if report.is_right_when_contiguous:
+        why = "the arithmetic is right, an address (a stride) is not"
+        sentences.append(f"Right when contiguous: {why}.")
+    sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
+    for run, _ in found:
+        if run.first_mismatch and run.first_mismatch.title == name:
+            sentences.append(element_line(run.first_mismatch))
+            break
+    places = places_of(report, found[0][1].name)
+    return _alert(report, WRONG, name, sentences, places=places)
+
+
+def _inherited(report: Report, name: str, found: SearchResult) -> Alert:
+    sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs."]
+    sentences.append(_extent(found, INHERITED))
+    if causes := [f"{cause.fault} ({cause.summary})" for cause in report.causes]:
+        sentences.append(f"It comes from {' and '.join(causes)}.")
+    places = places_of(report, found[0][1].name, inherits=True)
+    return _alert(report, INHERITS, name, sentences, places=places)
+
+
+def _broken(report: Report) -> Iterator[Alert]:
+    """One alert an identity, with the layout in which it is furthest off."""
+    broken = list[tuple[str, Identity]]()
+    for run in report.runs:
+        broken += [(run.layout, one) for one in identities(run).values() if not one.holds]
+    for key, those in group(broken, lambda pair: pair[1].key).items():
+        layout, identity = max(those, key=lambda pair: pair[1].ratio)
+        layouts = _layouts(layout for layout, _ in those)
+        sentences = [f"{residual(identity)} in {layout}.", f"{layouts}."]
+        sentences += [] if report.first_mismatch else [identity_line(identity)]
+        yield _alert(report, IDENTITY, key, sentences)
 
 
 def _extent(found: SearchResult, status: str) -> str:
     """In which layouts and heads, and how much."""
-    run, worst = _worst(found)
-    layouts = _layouts([each.layout for each, _ in found])
+    run, worst = max(found, key=lambda pair: pair[1].ratio)
+    layouts = _layouts(run.layout for run, _ in found)
     return f"{layouts}: {heads_having(worst, status)}; {counts_in_words(worst)} in {run.layout}."
 
 
-def _layouts(layouts: Sequence[str]) -> str:
+def _layouts(layouts: Iterable[str]) -> str:
     unique = list(dict.fromkeys(layouts))
     shown = "; ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
     return f"Layout{'s' * (len(unique) > 1)} {shown}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -31,22 +30,23 @@ from .notation import (
     CAUTION,
     GOOD,
     blame,
+    group,
     heads_by_batch,
     heads_in_words,
     place_in_words,
     quoted,
     value,
 )
-from .report_blocks import ReportBlock, TextLine, Words, lines_in
+from .rows import Words, headed
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
 # Errors within this factor of one another are the same: another seed or device moves them so far.
 MOVED = 2.0
-NOT_RUN = "not run"
+NOT_RUN, NOT_MADE = "not run", "not made"
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
-_RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
-KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
+_RANKS = {MATCH: 0, NOT_RUN: 0, NOT_MADE: 0, SKIPPED: 1, MISMATCH: 3}
+_KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
 """What a change became, and the word for it; what is worse first."""
 _STYLES = {WORSE: BAD, BETTER: GOOD, SAME: GOOD, "": CAUTION}
 
@@ -72,15 +72,15 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
     found = list[ReportChange]()
-    for name in [*(name for name in old if name not in new), *new]:
-        if name in old and name in new:
-            found += _of_check(name, old[name], new[name])
-        elif name in old:
-            found.append(ReportChange(name, "check", old[name].verdict, "not made", WORSE))
+    for name, report in old.items():
+        if name not in new:
+            found.append(ReportChange(name, "check", report.verdict, NOT_MADE, WORSE))
+    for name, report in new.items():
+        if name in old:
+            found += _of_check(name, old[name], report)
         else:
-            verdict = new[name].verdict
-            became = "" if verdict == MATCH else WORSE
-            found.append(ReportChange(name, "check", "not made", verdict, became))
+            became = _became(NOT_MADE, report.verdict)
+            found.append(ReportChange(name, "check", NOT_MADE, report.verdict, became))
     return found
 
 
@@ -104,8 +104,12 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
 
 def verdict_of(changes: Sequence[ReportChange]) -> str:
     """WORSE where anything is; else BETTER where anything is; else SAME."""
-    became = {change.became for change in changes}
-    return WORSE if WORSE in became else BETTER if BETTER in became else SAME
+    kinds = _by_kind(changes)
+    return WORSE if WORSE in kinds else BETTER if BETTER in kinds else SAME
+
+
+def _by_kind(changes: Sequence[ReportChange]) -> dict[str, list[ReportChange]]:
+    return group(changes, lambda change: change.became)
 
 
 def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
@@ -114,78 +118,70 @@ def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
     return {"schema": SCHEMA, "verdict": verdict, "changes": plain}
 
 
-def counts_in_words(changes: Sequence[ReportChange]) -> str:
-    """`2 worse, 1 better`."""
-    numbers = Counter(change.became for change in changes)
-    words = [f"{numbers[kind]} {word}" for kind, word in KINDS.items() if numbers[kind]]
-    return ", ".join(words) or "nothing changed"
-
-
 def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
-    return lines_in(blocks_of(changes), width)
-
-
-def blocks_of(changes: Sequence[ReportChange]) -> Iterator[ReportBlock]:
-    verdict = verdict_of(changes)
-    counts = f"  {counts_in_words(changes)}"
-    yield TextLine(Text.assemble((verdict.upper(), _STYLES[verdict]), counts))
-    for check in dict.fromkeys(change.check for change in changes):
-        yield TextLine(Text(f"{check}:", "bold"))
-        for kind, word in KINDS.items():
-            those = [one for one in changes if (one.check, one.became) == (check, kind)]
-            for sentence in sentences_of(those):
-                yield Words(sentence, f"  {word:<6}", _STYLES[kind])
+    verdict, counts = verdict_of(changes), list[str]()
+    for kind, word in _KINDS.items():
+        if those := _by_kind(changes).get(kind):
+            counts.append(f"{len(those)} {word}")
+    words = ", ".join(counts) or "nothing changed"
+    lines = [Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {words}")]
+    for check, those in group(changes, lambda change: change.check).items():
+        lines.append(Text(f"{check}:", "bold"))
+        for kind, word in _KINDS.items():
+            for sentence in sentences_of(_by_kind(those).get(kind, ())):
+                lines += headed(f"  {word:<6}", _STYLES[kind], sentence, width, hangs=False)
+    return lines
 
 
 def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
     """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
-    layouts: dict[tuple[str, str, str, bool], list[str]] = {}
-    for change in changes:
-        key = (change.before, change.after, change.what, bool(change.layout))
-        layouts.setdefault(key, []).append(quoted(change.layout))
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for (before, after, what, in_layouts), names in layouts.items():
-        where = f" in {', '.join(names)}" if in_layouts else ""
-        alike.setdefault((before, after, where), []).append(what)
-    for (before, after, where), those in alike.items():
-        yield f"{', '.join(those)}{where}: {before} -> {after}"
+    alike = group(changes, lambda each: (each.before, each.after, each.what, bool(each.layout)))
+    found: dict[str, list[str]] = {}
+    for (before, after, what, in_layouts), those in alike.items():
+        where = f" in {', '.join(quoted(one.layout) for one in those)}" if in_layouts else ""
+        found.setdefault(f"{where}: {before} -> {after}", []).append(what)
+    for change, names in found.items():
+        yield ", ".join(names) + change
 
 
 def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    yield from _of_cases(name, old, new)
-    yield from _of_verdicts(name, "", old.verdict, new.verdict)
-    yield from _of_causes(name, old, new)
-    before, after = ({run.layout: run for run in report.runs} for report in (old, new))
-    for layout in dict.fromkeys((*before, *after)):
-        if layout in before and layout in after:
-            yield from _of_runs(name, before[layout], after[layout])
-        elif layout in before:
-            yield ReportChange(name, "verdict", before[layout].verdict, NOT_RUN, "", layout)
-        else:
-            verdict = after[layout].verdict
-            became = WORSE if _rank(verdict) > _rank(MATCH) else ""
-            yield ReportChange(name, "verdict", NOT_RUN, verdict, became, layout)
-
-
-def _of_cases(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    """The target and the options in which two cases differ: then it is they that may have changed the rest."""
+    # The target and the options in which two cases differ: then it is they that may have changed the rest.
     if old.target.name != new.target.name:
         yield ReportChange(name, "target", old.target.name, new.target.name)
     for field in fields(old.case) if old.case and new.case else ():
-        before, after = (getattr(case, field.name) for case in (old.case, new.case))
+        before, after = getattr(old.case, field.name), getattr(new.case, field.name)
         if before != after:
             yield ReportChange(name, f"option {field.name}", str(before), str(after))
+    yield from _of_verdicts(name, "", old.verdict, new.verdict)
+    yield from _of_causes(name, old, new)
+    was, now = ({run.layout: run for run in report.runs} for report in (old, new))
+    for layout in dict.fromkeys((*was, *now)):
+        before, after = was.get(layout), now.get(layout)
+        verdicts = before.verdict if before else NOT_RUN, after.verdict if after else NOT_RUN
+        yield from _of_verdicts(name, layout, *verdicts)
+        for one, other in _in_both(before, after):
+            if told := _of_intermediate(one, other):
+                yield ReportChange(name, other.title, *told, layout)
 
 
-def _rank(verdict: str) -> int:
-    return _RANKS.get(verdict, 2)
+def _in_both(old: Run | None, new: Run | None) -> Iterator[tuple[Intermediate, Intermediate]]:
+    known = {one.title: one for one in old.intermediates} if old else {}
+    for intermediate in new.intermediates if new else ():
+        if intermediate.title in known:
+            yield known[intermediate.title], intermediate
+
+
+def _became(before: str, after: str) -> str:
+    change = _RANKS.get(after, 2) - _RANKS.get(before, 2)
+    if change > 0:
+        return WORSE
+    return BETTER if change < 0 and after != NOT_RUN else ""
 
 
 def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[ReportChange]:
     if before != after:
-        became = WORSE if _rank(after) > _rank(before) else BETTER
-        yield ReportChange(name, "verdict", before, after, became, layout)
+        yield ReportChange(name, "verdict", before, after, _became(before, after), layout)
 
 
 def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
@@ -198,27 +194,16 @@ def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
             yield ReportChange(name, f"cause {fault}", "none", summary, WORSE)
 
 
-def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
-    yield from _of_verdicts(name, old.layout, old.verdict, new.verdict)
-    before = {one.title: one for one in old.intermediates}
-    for intermediate in new.intermediates:
-        if known := before.get(intermediate.title):
-            told = _of_intermediate(known, intermediate)
-            if told is not None:
-                yield ReportChange(name, intermediate.title, *told, old.layout)
-
-
 def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, str] | None:
     """What it was, what it is and what became of it; None where that is the same."""
-    if NOT_EXPOSED in (old.status, new.status):
-        return None if old.status == new.status else (old.status, new.status, "")
     before, after = ({(one.batch, one.head) for one in _wrong(each)} for each in (old, new))
-    was, now = wrong_heads(old), wrong_heads(new)
+    was, now = _wrong_heads(old), _wrong_heads(new)
+    is_exposed = NOT_EXPOSED not in (was, now)
     # Where the words are the same still, one of the two has batches that the other has not.
-    if before != after and was != now:
-        return was, now, WORSE if after - before else BETTER
+    if was != now and (before != after or not is_exposed):
+        return was, now, "" if not is_exposed else WORSE if after - before else BETTER
     least, most = sorted((old.ratio, new.ratio))
-    if most <= MOVED * least:
+    if not most > MOVED * least:
         return None
     # Within its budget no error is worse than another.
     became = "" if most <= 1 else WORSE if new.ratio > old.ratio else BETTER
@@ -229,8 +214,10 @@ def _wrong(intermediate: Intermediate) -> list[Head]:
     return [head for head in intermediate.heads if head.mismatched]
 
 
-def wrong_heads(intermediate: Intermediate) -> str:
-    """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
+def _wrong_heads(intermediate: Intermediate) -> str:
+    """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`, `not exposed`."""
+    if intermediate.status == NOT_EXPOSED:
+        return NOT_EXPOSED
     wrong, batches = _wrong(intermediate), (head.batch for head in intermediate.heads)
     return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
@@ -248,8 +235,7 @@ def against(report: Report, other: SecondCheck) -> Iterator[Words]:
 def beside(report: Report, other: SecondCheck) -> Iterator[str]:
     """Of each intermediate how far both differ; of a saved report what changed since."""
     alike: dict[str, list[str]] = {}
-    for layout in dict.fromkeys(one.layout for one in other.differences):
-        those = [one for one in other.differences if one.layout == layout]
+    for layout, those in group(other.differences, lambda each: each.layout).items():
         alike.setdefault(_differences(those), []).append(layout)
     for words, layouts in alike.items():
         yield f"beside {other.name}, in {', '.join(layouts)}: {words}"
@@ -272,20 +258,17 @@ def _first_difference(other: SecondCheck, report: Report) -> str:
         return "only what both reports hold is compared"
     if not other.differences:
         case, its = report.case, other.report.case
-        names = unlike(case, its) if case and its else ()
-        ran = [f"{name} {getattr(case, name)} and {getattr(its, name)}" for name in names]
-        ran_with = f": they ran with {', '.join(ran)}" if ran else ""
-        return f"nothing of both can be compared{ran_with}"
-    found = next((one for one in other.differences if one.beyond), None)
-    if found is not None and found.first is not None:
-        first = found.first
-        row = "" if first.row is None else f", row {first.row}"
-        col = "" if first.col is None else f", col {first.col}"
-        words = f"{found.name} ({found.layout}), {place_in_words(first)}{row}{col}"
-        numbers = f"{value(first.actual)} here, {value(found.other)} there"
-        return (
-            f"they differ first in {words}: {numbers}, {value(first.expected)} by the reference"
-        )
+        names = ", ".join(unlike(case, its)) if case and its else ""
+        return f"nothing of both can be compared{f': other {names}' if names else ''}"
+    for found in other.differences:
+        if found.beyond and (first := found.first) is not None:
+            row = "" if first.row is None else f", row {first.row}"
+            col = "" if first.col is None else f", col {first.col}"
+            numbers = f"{value(first.actual)} here, {value(found.other)} there"
+            return (
+                f"they differ first in {found.name} ({found.layout}), {place_in_words(first)}{row}{col}: "
+                f"{numbers}, {value(first.expected)} by the reference"
+            )
     if not any(one.differing for one in other.differences):
         return "they give the same bits"
     worst = max(other.differences, key=_ratio)
@@ -299,16 +282,20 @@ def _ratio(difference: Difference) -> float:
 
 def _differences(those: Sequence[Difference]) -> str:
     """`differ: dQ in head 1 (3 of 96 elements, by up to 40x); the same bits: dK, dV`."""
-    kinds = "differ", "differ within what one may err", "the same bits"
-    found: dict[str, list[str]] = {kind: [] for kind in kinds}
+    beyond, within, same = list[str](), list[str](), list[str]()
     for difference in those:
-        times = f"{ratio(_ratio(difference))}x"
+        name, times = difference.name, f"{ratio(_ratio(difference))}x"
         if difference.beyond:
             count = f"{difference.beyond:,} of {plural(difference.total, 'element')}"
-            words = f"{difference.name} in {heads_in_words(difference.heads)} ({count}, by up to {times})"
-            found[kinds[0]].append(words)
+            heads = heads_in_words(difference.heads)
+            beyond.append(f"{name} in {heads} ({count}, by up to {times})")
         elif difference.differing:
-            found[kinds[1]].append(f"{difference.name} ({times})")
+            within.append(f"{name} ({times})")
         else:
-            found[kinds[2]].append(difference.name)
-    return "; ".join(f"{kind}: {', '.join(words)}" for kind, words in found.items() if words)
+            same.append(name)
+    kinds = (
+        ("differ", beyond),
+        ("differ within what one may err", within),
+        ("the same bits", same),
+    )
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds if names)

@@ -9,36 +9,21 @@ from rich.text import Text
 
 from ..model.case import Case
 from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Run
-from ..model.memory_finding import (
-    BARRIER,
-    CHANGED,
-    DTYPE,
-    GUARD,
-    MISALIGNED,
-    OUTSIDE,
-    RACE,
-    SHARED,
-    SHUFFLE,
-    UNWRITTEN,
-)
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
-from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, size_in_words
-from .report_blocks import ReportBlock, TextLine, Words, lines_in
+from .notation import (
+    BAD,
+    CAUTION,
+    GOOD,
+    Signs,
+    blame,
+    greppable,
+    group,
+    in_short,
+    size_in_words,
+)
+from .rows import ReportBlock, TextLine, Words, lines_in
 from .source_places import Place, base_of
-
-_STRAYED = {
-    RACE: "races",
-    OUTSIDE: "reads or writes outside a tensor",
-    GUARD: "reads or writes outside a tensor",
-    UNWRITTEN: "reads memory that nothing has written",
-    BARRIER: "has a barrier that not all threads reach",
-    SHUFFLE: "shuffles with lanes that give no value",
-    MISALIGNED: "makes a misaligned access",
-    CHANGED: "writes over its inputs",
-    SHARED: "returns a tensor that shares memory with another",
-    DTYPE: "returns a coarser dtype than it was given",
-}
 
 
 def headline(report: Report, width: int) -> list[Text]:
@@ -85,7 +70,7 @@ def verdict_words(report: Report) -> str:
     if not (idle := report.target.idle):
         return words
     base = base_of(report)
-    files = " and ".join(base.shorten(Place(file, None)) for file in idle)
+    files = " and ".join(base.shorten(Place(file, None)) for file in idle[:2])
     files = files if len(idle) < 3 else f"{len(idle)} files"
     return f"{words}; torch alone ran: no kernel of {files} was launched"
 
@@ -93,9 +78,8 @@ def verdict_words(report: Report) -> str:
 def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
-    kinds = " and ".join(dict.fromkeys(_STRAYED[one.kind] for one in run.memory))
-    whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
-    return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
+    before = "" if run.compares else " before the layout is refused"
+    return f"every element is within budget, but {in_short(run.memory[0].sentence)}{before}"
 
 
 def _on_ranks(case: Case, element: Element) -> str:
@@ -109,19 +93,20 @@ def _on_ranks(case: Case, element: Element) -> str:
 
 def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
-    order = ("exported", "tapped", "seen", "recovered", "not exposed")
-    by_source: dict[str, list[str]] = {source: [] for source in order}
-    for intermediate in run.compares:
-        name = intermediate.name
-        # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
-        if intermediate.reading_adds is not None and name in ("P", "dS"):
-            name += f" (to {intermediate.reading_adds:.0e})"
-        named = by_source.setdefault(intermediate.source or "", [])
-        if name not in named:
-            named.append(name)
-    by_source["not exposed"] = list(run.absent)
-    found = (f"{source}: {', '.join(by_source[source])}" for source in order if by_source[source])
-    return "; ".join(found)
+    words, by_source = list[str](), group(run.compares, lambda each: each.source)
+    for source in ("exported", "tapped", "seen", "recovered"):
+        names = list[str]()
+        for intermediate in by_source.get(source, ()):
+            name, adds = intermediate.name, intermediate.reading_adds
+            # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
+            if adds is not None and name in ("P", "dS"):
+                name += f" (to {adds:.0e})"
+            names.append(name)
+        if names:
+            words.append(f"{source}: {', '.join(dict.fromkeys(names))}")
+    if run.absent:
+        words.append(f"not exposed: {', '.join(run.absent)}")
+    return "; ".join(words)
 
 
 def layouts_of(report: Report, signs: Signs) -> Iterator[ReportBlock]:
@@ -155,27 +140,26 @@ def whereabouts(report: Report) -> Iterator[str]:
             yield _on_ranks(report.case, first)
         if first.masked:
             yield "masked, so nothing may be there"
-        yield from filter(None, [size_in_words(first)])
-        axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
-        if rows := _wrong_rows(report.shown, first):
-            yield f"wrong {axis}: {rows}"
+        if small := size_in_words(first):
+            yield small
+        yield from _wrong_rows(report.shown, first)
+    layouts = group(report.measured, lambda run: run.verdict if run.is_plain else "")
     for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
-        runs = [run for run in report.measured if run.verdict == verdict and run.is_plain]
-        if runs:
+        if runs := layouts.get(verdict):
             yield f"{word} {', '.join(run.layout for run in runs)}"
 
 
-def _wrong_rows(run: Run, first: Element) -> str:
-    """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
-    (intermediate,) = (one for one in run.compares if one.title == first.title)
-    place = first.batch, first.head
-    (head,) = (one for one in intermediate.heads if (one.batch, one.head) == place)
-    if not head.rows:
-        return ""
-    shown = intermediate.shown
-    total = f"{_count(shown)} shown" if shown else f"{intermediate.length}"
-    keys = f"; keys: {in_words(head.keys, 6)} ({_count(head.keys)})" if head.keys else ""
-    return f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){keys}"
+def _wrong_rows(run: Run, first: Element) -> Iterator[str]:
+    """The wrong rows of an element's head: `wrong rows: 0-71 (72 of 72)`."""
+    axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
+    for intermediate in run.compares:
+        for head in intermediate.heads if intermediate.title == first.title else ():
+            if (head.batch, head.head) == (first.batch, first.head) and head.rows:
+                shown = intermediate.shown
+                total = f"{_count(shown)} shown" if shown else f"{intermediate.length}"
+                rows = f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total})"
+                keys = f"; keys: {in_words(head.keys, 6)} ({_count(head.keys)})"
+                yield f"wrong {axis}: {rows}{keys if head.keys else ''}"
 
 
 def _count(ranges: Sequence[tuple[int, int]]) -> int:

@@ -6,13 +6,13 @@ therefore imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 
 from ..model.writing import IN_JSON, IN_MARKUP, replace_file
@@ -48,12 +48,9 @@ def begin(words: Sequence[str]) -> None:
     if not flags or _NOTHING_RUNS & set(own_words(words)):
         return
     for flag, file in files_in(words, flags).items():
-        unfinished = FORMS[flag].unfinished
-        try:
-            if unfinished is not None and keeps_changing(file):
-                replace_file(file, unfinished(words))
-        except (OSError, ValueError):
-            continue
+        if FORMS[flag].unfinished and keeps_changing(file):
+            with contextlib.suppress(OSError, ValueError):
+                replace_file(file, _unfinished_text(FORMS[flag].unfinished, words))
 
 
 def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
@@ -63,7 +60,7 @@ def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
         flag, equals, file = word.partition("=")
         following = words[at + 1] if at + 1 < len(words) else None
         named = file if equals else following
-        if flag in flags and FORMS[flag].unfinished is None:
+        if flag in flags and not FORMS[flag].unfinished:
             found[flag] = STDERR
         elif flag in flags and named is not None:
             found[flag] = named
@@ -106,61 +103,35 @@ def as_json(several: Reports, code: int | None) -> str:
     return text_of(unfinished(whole) if code is None else whole)
 
 
-def _json(words: Sequence[str]) -> str:
-    return json.dumps(document(shlex.join(["gradprobe", *words])), indent=2) + "\n"
-
-
-def _sarif(words: Sequence[str]) -> str:
-    """Holds a result where the command names a file: a log without results closes the alerts of an earlier run."""
-    found = next(filter(None, map(_OF_A_FILE.fullmatch, own_words(words))), None)
-    told: dict[str, Any] = {"level": "error", "message": {"text": ERROR["message"]}}
-    place = {"physicalLocation": {"artifactLocation": {"uri": found and found[1]}}}
-    invocation = {"executionSuccessful": False, "toolExecutionNotifications": [told]}
-    run = {
-        "tool": {"driver": {"name": "gradprobe"}},
-        "invocations": [invocation],
-        "results": [{"ruleId": "GP026", **told, "locations": [place]}] if found else [],
-    }
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
-
-
-def _filled(template: str, words: Sequence[str]) -> str:
-    """One of templates/, with the words of the error and the command in it."""
-    command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
-    file = os.path.join(os.path.dirname(__file__), "templates", template)
+def _unfinished_text(ending: str, words: Sequence[str]) -> str:
+    """A document, or one of templates/ with the words of the error and the command in it."""
+    command = shlex.join(["gradprobe", *words])
+    if ending == "json":
+        return json.dumps(document(command), indent=2) + "\n"
+    named = next(filter(None, map(_OF_A_FILE.fullmatch, own_words(words))), None)
+    command = command.replace("&", "&amp;").replace("<", "&lt;")
+    known = {"command": command, "file": named[1] if named else "gradprobe", **ERROR}
+    file = os.path.join(os.path.dirname(__file__), "templates", f"unfinished.{ending}")
     with open(file, encoding="utf-8") as stream:
-        return stream.read().format(command=command, **ERROR)
+        return stream.read() % known
 
 
 # Where a form goes that has no file of its own.
 STDERR = "/dev/stderr"
 Form = namedtuple("Form", ["help", "text", "unfinished", "escape"])  # noqa: PYI024 - typing takes long to import
-"""A form: its help, the function of render/ that makes it, and what its file holds until then, None without a
+"""A form: its help, the function of render/ that makes it, the ending of what its file holds until then, "" without a
 file; and how it writes a character by its number."""
 FORMS: Mapping[str, Form] = {
-    "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json, IN_JSON),
-    "--junit": Form(
-        "Write JUnit XML; - for stdout",
-        "junit:text",
-        partial(_filled, "unfinished.xml"),
-        IN_MARKUP,
-    ),
-    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif, IN_JSON),
+    "--json": Form("Write the report as JSON; - for stdout", "files:as_json", "json", IN_JSON),
+    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", "xml", IN_MARKUP),
+    # A log without results would close the alerts of an earlier run.
+    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", "sarif", IN_JSON),
     "--markdown": Form(
-        "Write a Markdown table; - for stdout",
-        "markdown:text",
-        partial(_filled, "unfinished.md"),
-        IN_MARKUP,
+        "Write a Markdown table; - for stdout", "github:markdown", "md", IN_MARKUP
     ),
-    "--html": Form(
-        "Write the report as a page; - for stdout",
-        "page:text",
-        partial(_filled, "unfinished.html"),
-        IN_MARKUP,
-    ),
+    "--html": Form("Write the report as a page; - for stdout", "page:text", "html", IN_MARKUP),
     "--github": Form(
-        "Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""
+        "Annotate lines on GitHub, and add a table to the step's summary", "github:text", "", ""
     ),
 }
 

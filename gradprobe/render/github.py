@@ -1,67 +1,129 @@
-"""GitHub's workflow commands: findings as annotations at lines of the source, the worst first."""
+"""What GitHub shows: annotations at lines of the source, and a Markdown table for the summary of a step."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from ..model.documents import Reports
+from ..model.layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from ..model.number import plural
-from ..model.report import Report
+from ..model.report import Report, TriedEdit, passing_edit
 from ..model.writing import visible
 from .alerts import Alert, alerts_of
+from .notation import edit_name, errors_of, group, so_far
 from .source_places import Base, base_of
 
-# GitHub shows ten of each kind a step.
+# GitHub shows ten annotations of each kind a step.
 MOST = 10
 # It takes titles of 255 characters and messages of 64 KB; a UTF-8 character is four bytes at most.
 LONGEST_TITLE, LONGEST_MESSAGE = 255, 16_000
-KINDS = {"error": "error", "warning": "warning", "note": "notice"}
+_KINDS = {"error": "error", "warning": "warning", "note": "notice"}
+# It drops a summary that is larger.
+MOST_BYTES = 2**20
+_SAID = {MISMATCH: "wrong", FAILED: "not checked", INCOMPLETE: "not finished", MATCH: "right"}
+_HEAD = "| level | check | finding | where |\n|--|--|--|--|\n"
+# Signs of Markdown, HTML, mentions, issues, emoji and links.
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
 
 
-def text(several: Reports, code: int | None) -> str:
-    """The annotations of all, for stderr: GitHub reads them there as on stdout, which may hold a document."""
-    return "".join(f"{line}\n" for line in annotation_commands(several.reports, base_of(several)))
-
-
-def annotation_commands(reports: Sequence[Report], base: Base) -> list[str]:
+def text(several: Reports, _: int | None) -> str:
     """One line an annotation: errors, then warnings, then notices, each the worst first.
 
-    Ten of each; the tenth says how many more there are.
+    They are for stderr, where GitHub reads them too. Of more than ten the tenth says how many more there are.
     """
-    alerts, lines = alerts_of(reports), list[str]()
-    for level in KINDS:
-        those = [alert for alert in alerts if alert.level == level]
+    alerts = group(alerts_of(so_far(several, 0)), lambda alert: alert.level)
+    base, lines = base_of(several), list[str]()
+    for level in _KINDS:
+        those = alerts.get(level, [])
         for at, alert in enumerate(those[:MOST], 1):
             lines.append(_command(alert, base, len(those) - MOST if at == MOST else 0))
-    return lines
+    return "".join(lines)
 
 
 def _command(alert: Alert, base: Base, left_out: int) -> str:
-    properties = {}
-    place = next(iter(alert.places), None)
-    if place and (file := base.relative(place.file)):
-        properties = {"file": file} | ({"line": str(place.line)} if place.line else {})
-    properties["title"] = visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE]
-    written = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    return f"::{KINDS[alert.level]} {written}::{_data(_message(alert, base, left_out))}"
-
-
-def _message(alert: Alert, base: Base, left_out: int) -> str:
-    sentences = [f"{alert.check}: {alert.sentences[0]}", *alert.sentences[1:]]
+    """An annotation as a workflow command."""
+    title, place = visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE], ""
+    if alert.places and (file := base.relative(alert.places[0].file)):
+        line = alert.places[0].line
+        place = f"file={_property(file)},{f'line={line},' if line else ''}"
+    message = f"{alert.check}: " + "\n".join(alert.sentences)
     if alert.places:
         places = (f"{base.shorten(place)} {place.name}".rstrip() for place in alert.places[:8])
-        sentences.append(f"Where: {', '.join(places)}")
-    text = visible("\n".join(sentences))[:LONGEST_MESSAGE]
+        message += f"\nWhere: {', '.join(places)}"
+    message = visible(message)[:LONGEST_MESSAGE]
     if left_out > 0:
-        text += f"\nAnd {plural(left_out, 'more finding')} of this kind, not shown here."
-    return text
+        message += f"\nAnd {plural(left_out, 'more finding')} of this kind, not shown here."
+    return f"::{_KINDS[alert.level]} {place}title={_property(title)}::{_escaped(message)}\n"
 
 
-def _data(text: str) -> str:
-    """Escaped as the runner undoes it in a message."""
+def _escaped(text: str) -> str:
+    """As the runner undoes it in a message."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
     """Escaped as the runner undoes it in a property's value."""
-    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")
+    return _escaped(visible(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+def markdown(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
+    """A heading, a row a finding, and the commands that repeat what does not match, in `most` bytes of UTF-8 at most.
+
+    Where that is too little, the end is left out, and the last line says so; "" where not even the heading has room.
+    """
+    reports, base = so_far(several, code), base_of(several)
+    parts, tail = [_heading(reports) + _HEAD], ["\n"]
+    parts += [_row(alert, base) for alert in alerts_of(reports)]
+    for report in reports:
+        if errors_of(report).verdict != MATCH and report.reproduce:
+            tail.append(f"again: <code>{_plain(report.reproduce)}</code><br>\n")
+        elif not report.is_warning:
+            words = "right in " + plural(len(report.measured), "layout")
+            parts.append(f"| match | {_plain(report.name)} | {words} | |\n")
+        if (edit := passing_edit(report)) is not None:
+            tail.append(_edit(report, edit))
+    return _within([*parts, *tail], most)
+
+
+def _row(alert: Alert, base: Base) -> str:
+    level = alert.level if alert.level in ("none", "note") else f"**{alert.level}**"
+    where = base.shorten(alert.places[0]) if alert.places else ""
+    first = [line for line in alert.sentences[2:] if line.startswith("FIRST ")]
+    found = _plain("\n".join([*alert.sentences[:2], *first]))
+    return f"| {level} | {_plain(alert.check)} | {found} | {_plain(where)} |\n"
+
+
+def _edit(report: Report, edit: TriedEdit) -> str:
+    """The edit that was tried as a block of code, in a fence that nothing in it closes."""
+    fence = max(["~~", *re.findall("~+", edit.diff)], key=len) + "~"
+    words = _plain(f"{edit_name(edit)} of {report.name}, tried: {edit.words}")
+    return f"\n{words}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
+
+
+def _heading(reports: Sequence[Report]) -> str:
+    verdicts = Counter(report.verdict for report in reports if not report.is_warning)
+    words = [f"{verdicts[word]} {said}" for word, said in _SAID.items() if verdicts[word]]
+    if warned := sum(len(report.warnings) for report in reports):
+        words.append(f"{warned} warned of")
+    return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
+
+
+def _within(parts: Sequence[str], most: int) -> str:
+    """As many as there is room for."""
+    text, left = "", most - 120  # the last line's own length
+    for at, part in enumerate(parts):
+        left -= len(part.encode())
+        if left < 0:
+            more = plural(len(parts) - at, "part")
+            end = f"\n{more} more left out: a summary holds {most:,} bytes at most.\n"
+            return text and text + end
+        text += part
+    return text
+
+
+def _plain(text: str) -> str:
+    """Text in which Markdown and HTML find nothing of theirs, in one line."""
+    escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", visible(text))
+    return escaped.replace("\n", "<br>")

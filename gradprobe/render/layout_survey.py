@@ -24,10 +24,9 @@ from ..model.layout_run import (
 from ..model.memory_finding import COUNTED, WARNING, MemoryFinding, worst_first
 from ..model.number import listed, plural
 from ..model.report import Report
-from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, quoted
-from .notes import in_short, target_warnings
-from .report_blocks import CellGrid, ReportBlock, TextLine, Title, Words
-from .rows import ALL
+from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, in_short, quoted
+from .notes import target_warnings
+from .rows import ALL, CellGrid, ReportBlock, TextLine, Title, Words
 
 # Findings that are printed, the others are in the JSON; layouts that are named in one sentence.
 _MOST = _NAMED = 4

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,6 +26,9 @@ from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Diagnosis, Report, TriedEdit
 from .files import document
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,14 @@ _NOTHING: dict[str, Any] = {
 }  # fmt: skip
 
 
+def group(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items of each key, in the order in which they came."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def value(number: float | None) -> str:
     """A tensor's element, four significant digits."""
     return "non-finite" if number is None else f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
@@ -68,20 +80,18 @@ def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
 
 def element_line(element: Element) -> str:
     """The one greppable line; its form never changes. Of a sharded target it says whose shard, rank and step."""
-    place = (element.batch, element.head, element.row, element.col)
-    ranks = {"shard": element.shard, "rank": element.rank, "step": element.step}
-    words = (
-        "" if element.shard is None else "".join(f"{k}={_index(v)} " for k, v in ranks.items())
-    )
-    words += _numbers(element.actual, element.expected, element.ratio)
-    return _line(element.accused, place, element.tile, words)
+    words = _numbers(element.actual, element.expected, element.ratio)
+    if element.shard is not None:
+        rank, step = map(_index, (element.rank, element.step))
+        words = f"shard={element.shard} rank={rank} step={step} {words}"
+    place = element.batch, element.head, element.row, element.col
+    return _line(element.accused, place, words, element.tile)
 
 
 def identity_line(identity: Identity) -> str:
     """The same line where no element is wrong but an identity is broken: it has no place."""
-    return _line(
-        identity.key, (None,) * 4, words=_numbers(identity.residual, 0.0, identity.ratio)
-    )
+    words = _numbers(identity.residual, 0.0, identity.ratio)
+    return _line(identity.key, (None,) * 4, words)
 
 
 def stray_line(finding: MemoryFinding) -> str:
@@ -89,18 +99,14 @@ def stray_line(finding: MemoryFinding) -> str:
     row = lookup(finding.tensor)
     name = (row.name if row else finding.tensor) or finding.kind
     words = f"actual={finding.actual} expected={finding.expected} ratio=-"
-    return _line(name, finding.place, words=words)
+    return _line(name, finding.place, words)
 
 
 def _line(
-    name: str,
-    place: Sequence[int | None],
-    tile: Sequence[int | None] = (None, None),
-    words: str = "",
+    name: str, place: Sequence[int | None], words: str, tile: Sequence[int | None] = (None, None)
 ) -> str:
-    batch, head, row, col = map(_index, place)
-    tiles = ",".join(map(_index, tile))
-    return f"FIRST MISMATCH {name} batch={batch} head={head} row={row} col={col} tile={tiles} {words}"
+    batch, head, row, col, m, n = map(_index, (*place, *tile))
+    return f"FIRST MISMATCH {name} batch={batch} head={head} row={row} col={col} tile={m},{n} {words}"
 
 
 def _index(index: int | None) -> str:
@@ -123,11 +129,10 @@ def errors_of(report: Report) -> Report:
     """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
     if report.is_warning:
         return replace(report, **_NOTHING)
-    runs = [
-        replace(run, memory=_counted(run.memory))
-        for run in report.runs
-        if run.severity != WARNING
-    ]
+    runs = []
+    for run in report.runs:
+        if run.severity != WARNING:
+            runs.append(replace(run, memory=_counted(run.memory)))
     survey = report.strides
     survey = survey and replace(survey, findings=_counted(survey.findings))
     return replace(report, runs=tuple(runs), strides=survey)
@@ -137,15 +142,14 @@ def _counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
     return tuple(finding for finding in findings if finding.severity != WARNING)
 
 
-def so_far(several: Reports, code: int | None) -> Sequence[Report]:
-    """The reports, and as long as the command has no exit code, that of a check that is not finished."""
-    return [*several.reports, *([report_from(document(""))] if code is None else [])]
+def so_far(several: Reports, code: int | None) -> list[Report]:
+    """The reports, and as long as the command has no exit code, one that is not finished.
 
-
-def told_apart(reports: Iterable[Report]) -> list[Report]:
-    """The reports, where two would go by one name the later ones with a number in their titles."""
+    Where two would go by one name, the later ones have a number in their titles.
+    """
     found: dict[str, Report] = {}
-    for report in reports:
+    unfinished = () if code is not None else (report_from(document("")),)
+    for report in (*several.reports, *unfinished):
         named, number = report, 1
         while named.name in found:
             number += 1
@@ -165,8 +169,8 @@ def identities(run: Run) -> dict[str, Identity]:
 
 def residual(identity: Identity) -> str:
     """How far an identity is from holding."""
-    left = "a value that is not finite"
-    left = left if identity.residual is None else f"{identity.residual:.4g}"
+    off = identity.residual
+    left = "a value that is not finite" if off is None else f"{off:.4g}"
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
 
 
@@ -178,11 +182,11 @@ def heads_in_words(numbers: Iterable[int], most: int = 8) -> str:
 
 def heads_by_batch(heads: Iterable[Head], batches: Iterable[int | None]) -> str:
     """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of `batches`."""
-    numbers: dict[int | None, list[int]] = {}
-    for head in heads:
-        numbers.setdefault(head.batch, []).append(head.head)
-    words = {batch: heads_in_words(found, len(found)) for batch, found in numbers.items()}
-    if numbers.keys() == set(batches) and len(set(words.values())) == 1:
+    words = {}
+    for batch, those in group(heads, lambda head: head.batch).items():
+        numbers = [head.head for head in those]
+        words[batch] = heads_in_words(numbers, len(numbers))
+    if words.keys() == set(batches) and len(set(words.values())) == 1:
         return next(iter(words.values()))
     return "; ".join(
         said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()
@@ -199,18 +203,19 @@ def heads_having(intermediate: Intermediate, status: str) -> str:
 
 def blame(run: Run, *, inherits: bool = True) -> str:
     """Which intermediates are wrong by themselves, in which heads, and, where asked for, which only inherit."""
-    own = [one for one in run.intermediates if one.status == MISMATCH]
-    if not own:
+    by_status = group(run.intermediates, lambda each: each.status)
+    if MISMATCH not in by_status:
         within = "every element is within budget, but " if run.compares else ""
         return f"{within}the target breaks {run.broken[0].name}"
-    first = run.first_mismatch
-    inseparable = first.inseparable if first is not None and first.title == own[0].title else ()
-    words = f"{' or '.join((own[0].title, *inseparable))} is the first wrong intermediate"
-    words += f" in {heads_having(own[0], MISMATCH)}" if own[0].count > 1 else ""
-    if others := [one.title for one in own[1:] if one.name not in inseparable]:
+    first, (own, *more) = run.first_mismatch, by_status[MISMATCH]
+    inseparable = first.inseparable if first is not None and first.title == own.title else ()
+    words = f"{' or '.join((own.title, *inseparable))} is the first wrong intermediate"
+    words += f" in {heads_having(own, MISMATCH)}" if own.count > 1 else ""
+    if others := [one.title for one in more if one.name not in inseparable]:
         words += f"; wrong by itself too: {', '.join(others)}"
-    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
-    return words + (f"; only inherited: {', '.join(inherited)}" if inherits and inherited else "")
+    if inherits and INHERITED in by_status:
+        words += f"; only inherited: {', '.join(one.title for one in by_status[INHERITED])}"
+    return words
 
 
 def place_in_words(part: Element | CloseUp) -> str:
@@ -220,10 +225,15 @@ def place_in_words(part: Element | CloseUp) -> str:
 
 def counts_in_words(part: Intermediate | Head) -> str:
     """`72 elements wrong, worst 51x what is allowed, rows 0-71`, of an intermediate or a head."""
-    words = plural(part.mismatched, "element")
-    words = f"{words} wrong, worst {ratio(part.ratio)}x what is allowed"
+    wrong = plural(part.mismatched, "element")
+    words = f"{wrong} wrong, worst {ratio(part.ratio)}x what is allowed"
     rows = part.rows if isinstance(part, Head) else ()
     return words + (f", rows {in_words(rows)}" if rows else "")
+
+
+def in_short(sentence: str) -> str:
+    """A sentence about memory without its layouts, its program and the text of its line."""
+    return re.split(r" \(program |, line \d+: `|: `", re.sub(r"^in [^:]+: ", "", sentence))[0]
 
 
 def edit_name(edit: TriedEdit) -> str:
@@ -245,10 +255,9 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
 
 def is_silent(report: Report) -> bool:
     """Whether a mismatch was found that no intermediate, identity or memory finding of the report accounts for."""
-    wrong = (one.status == MISMATCH for run in report.runs for one in run.intermediates)
-    return report.verdict == MISMATCH and not (
-        report.memory or any(wrong) or any(run.broken for run in report.runs)
-    )
+    if report.verdict != MISMATCH or report.memory or any(report.by_status(MISMATCH)):
+        return False
+    return not any(run.broken for run in report.runs)
 
 
 def quoted(title: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import count, groupby
@@ -15,17 +14,24 @@ from markupsafe import Markup
 from rich.text import Text
 
 from ..model.documents import Reports
-from ..model.number import plural
-from ..model.report import Report
+from ..model.layout_run import HIDDEN, LEVELS, MATCH, Head, Intermediate, Run
+from ..model.number import in_words, plural, ratio
+from ..model.report import Diagnosis, Report
 from ..model.writing import visible
-from .comparison import blocks_of, changes_of, counts_in_words
-from .comparison import verdict_of as verdict_of_changes
 from .console import layouts_of
-from .details import all_of
-from .notation import BAD, CAUTION, GOOD, UTF8, cause_in_words, so_far, told_apart
-from .pictures import SCALE, maps_of
+from .notation import (
+    BAD,
+    CAUTION,
+    GOOD,
+    UTF8,
+    cause_in_words,
+    group,
+    heads_by_batch,
+    so_far,
+)
 from .reasons import reasons
-from .report_blocks import CommandLine, ReportBlock, TextLine, Words, sentences
+from .rows import CommandLine, ReportBlock, TextLine, Words, sentences
+from .screen import all_of
 from .source_places import with_origin
 from .tables import close_up
 
@@ -33,11 +39,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
-MOST_CHECKS = 100
-"""Of many checks how many are told in full, those that fail first: a page stays below 2 MB."""
+# Of many checks so many are told in full, those that fail first, of one report so many close-ups, and of a page so many
+# maps, some kilobytes each: it stays below 2 MB.
+_MOST_CHECKS, _MOST_VIEWS, _MOST_MAPS = 100, 12, 400
 _COLUMNS = 110
-# Close-ups of one report.
-_MOST_VIEWS = 12
 _CLASSES = {
     BAD: "mismatch",
     GOOD: "match",
@@ -46,72 +51,68 @@ _CLASSES = {
     "dim": "soft",
     "bold": "strong",
 }
+_SCALE = (
+    ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),
+    ("w3", "up to 4,096 times"), ("w4", "more, or not finite"), ("hidden", "masked"),
+)  # fmt: skip
+"""The classes of tiles, with their words."""
+_GroupedBlocks = list[tuple[str, list[ReportBlock]]]
 
 
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    reports = so_far(several, code)
-    return page_of(reports[0]) if len(reports) == 1 else page_of_several(several, reports)
+    reports = so_far(with_origin(several), code)
+    return _of_one(reports[0]) if len(reports) == 1 else _of_several(several, reports)
 
 
-def page_of(report: Report) -> str:
+def _of_one(report: Report) -> str:
     """The page of one report, or of a survey of layouts."""
-    (report,) = with_origin(Reports(reports=(report,))).reports
-    version = [f"gradprobe {report.origin.version}"] if report.origin else []
-    named = (f"{k} {v}" for k, v in report.environment.items() if v and k != "gradprobe")
+    versions = dict(report.environment)
+    if report.origin:
+        versions = {"gradprobe": report.origin.version} | versions
     parts = {
         "blocks": _grouped(_blocks(report)),
         "maps": maps_of(report.shown) if report.measured else [],
         "views": list(_close_ups(report)),
-        "footer": ", ".join([*version, *named]),
+        "footer": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }
     return _written(report.verdict, report.name, parts)
 
 
-def page_of_several(several: Reports, reports: Sequence[Report]) -> str:
+def _of_several(several: Reports, reports: list[Report]) -> str:
     """The page of several checks: their causes, then each check that fails.
 
     Args:
         reports: those of `several`, and one that is not finished where more are to come.
     """
-    reports = told_apart(sorted(reports, key=lambda report: report.number))
-    ids = {report.title: f"check-{at}" for at, report in enumerate(reports, 1)}
-    by_title = {report.title: report for report in reports}
-    groups = []
-    for group in several.groups:
-        first = by_title.get(group.titles[0])
-        causes = tuple(map(cause_in_words, first.causes)) if first else ()
-        groups.append((group, group.common + causes, [(ids.get(t), t) for t in group.titles]))
-    checks, left = list[Any](), MOST_CHECKS
-    for report in reports:
+    reports.sort(key=lambda report: report.number)
+    ids, causes = dict[str, str](), dict[str, Sequence[Diagnosis]]()
+    groups, checks, left = list[Any](), list[Any](), _MOST_CHECKS
+    for at, report in enumerate(reports, 1):
+        ids[report.title], causes[report.title] = f"check-{at}", report.causes
         is_told = left > 0 and bool(report.failing or report.error)
         left -= is_told
-        checks.append((ids[report.title], report, _grouped(_blocks(report)) if is_told else None))
-    counts = Counter(report.verdict for report in reports)
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        checks.append((f"check-{at}", report, _grouped(_blocks(report)) if is_told else None))
+    for alike in several.groups:
+        common = [*alike.common, *map(cause_in_words, causes.get(alike.titles[0], ()))]
+        titles = list(zip(map(ids.get, alike.titles), alike.titles, strict=True))
+        groups.append((alike, common, titles))
+    counts = group(reports, lambda report: report.verdict)
+    words = ", ".join(f"{len(those)} {verdict}" for verdict, those in counts.items())
     verdict = Reports(reports=tuple(reports), planned=several.planned).verdict
     parts = {"groups": groups, "checks": checks, "not_taken": several.not_taken or ()}
     return _written(verdict, f"{plural(len(reports), 'check')}: {words}", parts)
 
 
-def page_of_comparison(before: Reports, after: Reports) -> str:
-    """The page of what changed from one to the other."""
-    changes = changes_of(with_origin(before), with_origin(after))
-    verdict, words = verdict_of_changes(changes), counts_in_words(changes)
-    return _written(verdict, words, {"blocks": _grouped(blocks_of(changes))})
-
-
-def small_of(verdict: str, words: str, page: str) -> str:
+def small_of(several: Reports, verdict: str, words: str) -> str:
     """A piece of HTML for a notebook: what the terminal shows, and below a click the page itself in a frame."""
     template = _environment().get_template("small.html")
-    return visible(template.render(verdict=verdict, words=words, page=page))
+    return visible(template.render(verdict=verdict, words=words, page=text(several, 0)))
 
 
 def _written(verdict: str, words: str, parts: dict[str, Any]) -> str:
     """A page, with all that it needs inside. Text in it is escaped."""
-    script, style = (
-        (TEMPLATES / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")
-    )
+    script, style = ((TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("js", "css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts |= {"verdict": verdict, "words": words, "script": script, "style": style}
     parts |= {"script_hash": f"sha256-{digest}", "ids": count(1)}
@@ -125,7 +126,7 @@ def _environment() -> Environment:
     loader = FileSystemLoader(TEMPLATES)
     made = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"plural": plural, "marked": _marked, "class_of": _class_of}
-    made.globals |= {"scale": SCALE, "next": next}
+    made.globals |= {"scale": _SCALE, "next": next}
     return made
 
 
@@ -147,15 +148,15 @@ def _blocks(report: Report) -> Iterator[ReportBlock]:
         yield CommandLine(report.reproduce)
 
 
-def _grouped(blocks: Iterable[ReportBlock]) -> list[tuple[str, list[ReportBlock]]]:
+def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:
     """The blocks, those of one kind that follow one another together."""
     return [(kind, list(those)) for kind, those in groupby(blocks, lambda block: block.kind)]
 
 
-def _close_ups(report: Report) -> Iterator[tuple[str, list[tuple[str, list[ReportBlock]]]]]:
+def _close_ups(report: Report) -> Iterator[tuple[str, _GroupedBlocks]]:
     """A title, and what the terminal shows of one intermediate of one head."""
-    asked = [report.close_up] if report.close_up is not None else []
-    views = [*asked, *(view for view in report.close_ups if view not in asked)]
+    views = [view for view in report.close_ups if view != report.close_up]
+    views[:0] = [report.close_up] if report.close_up is not None else []
     for view in views[:_MOST_VIEWS]:
         title = f"{view.element.title}: {view.mismatched:,} of {view.total:,} elements wrong"
         yield title, _grouped(close_up(view, _COLUMNS, UTF8.tiles))
@@ -169,10 +170,66 @@ def _marked(text: Text | str) -> Markup:
     """Text with its styles as classes."""
     if isinstance(text, str):
         return Markup.escape(text)
-    shape, parts, at = Markup('<span class="{}">{}</span>'), list[Markup | str](), 0
+    shape, whole, at = Markup('<span class="{}">{}</span>'), Markup(), 0
     for span in sorted(text.spans):
-        parts += [text.plain[at : span.start]]
-        parts += [shape.format(_class_of(span.style), text.plain[span.start : span.end])]
+        piece = text.plain[span.start : span.end]
+        whole += text.plain[at : span.start] + shape.format(_class_of(span.style), piece)
         at = span.end
-    whole = Markup("").join([*parts, text.plain[at:]])
+    whole += text.plain[at:]
     return shape.format(name, whole) if (name := _class_of(text.style)) else whole
+
+
+def maps_of(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Of each wrong intermediate its title, what a tile of it is, and its maps, as many as a page has room for."""
+    found, room = [], _MOST_MAPS
+    for intermediate in run.compares:
+        wrong = (head for head in intermediate.heads if head.tiles and head.status != MATCH)
+        alike = group(wrong, lambda head: (head.status, head.rows, head.tiles)).values()
+        maps = [_tile_map(intermediate, those) for those in list(alike)[:room]]
+        room -= len(maps)
+        rows, cols = intermediate.tile
+        words = f"a tile is {rows} x {cols}, rows downwards"
+        if intermediate.shown:
+            words = f"a line is one of rows {in_words(intermediate.shown, 6)}, {words}"
+        if maps:
+            found.append((intermediate.title, words, maps))
+    return found
+
+
+def _tile_map(intermediate: Intermediate, heads: Sequence[Head]) -> dict[str, Any]:
+    """The map of one head, or of several whose maps are the same."""
+    first, worst = heads[0], max(head.ratio for head in heads)
+    words = f"worst {ratio(worst)}x what is allowed"
+    words += f", rows {in_words(first.rows, 4)}" if first.rows else ""
+    name = heads_by_batch(heads, {head.batch for head in intermediate.heads})
+    picture = _drawn(first.tiles, f"{intermediate.title}, {name}: {words}")
+    return {"name": name, "status": first.status, "words": words, "picture": picture}
+
+
+def tile_class(sign: str) -> str:
+    """The class of a tile, by its letter."""
+    if sign == HIDDEN:
+        return "hidden"
+    level = LEVELS.index(sign.lower())
+    return ("r0", "r0", "r1")[level] if level < 3 else f"w{min(4, 1 + (level - 3) // 4)}"
+
+
+def _drawn(lines: Sequence[str], label: str) -> Markup:
+    """A map, a tile a unit: what is wrong is crossed."""
+    paths: dict[str, str] = {}
+    for y, line in enumerate(lines):
+        x = 0
+        for name, those in groupby(map(tile_class, line)):
+            long = len(list(those))
+            paths[name] = paths.get(name, "") + f"M{x} {y}h{long}v1h-{long}z"
+            x += long
+    # Crosses lie over what they cross.
+    for name in [name for name in paths if name[0] == "w"]:
+        cross = "crossed" if name in ("w3", "w4") else "cross"
+        paths[cross] = paths.get(cross, "") + paths[name]
+    shape, wide, tall = Markup('<path class="{}" d="{}"/>'), len(lines[0]), len(lines)
+    shapes = Markup("").join(map(shape.format, paths, paths.values()))
+    size = max(4, min(14, 112 // max(wide, tall)))
+    return Markup(
+        '<svg class="map" viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>'
+    ).format(wide, tall, wide * size, label, shapes)

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.text import Text
 
 from ..model.number import plural
-from ..model.report import CONSISTENT, CauseLine, Diagnosis, Report, TriedEdit, passing_edit
-from .excerpts import EditDiff, Excerpt
-from .notation import BAD, CAUTION, GOOD, edit_name
-from .notes import facts_of, in_short
-from .report_blocks import ReportBlock, TextLine, Words, lines_in, sentences
-from .rows import ALL
-from .source_places import base_of
+from ..model.report import (
+    CONSISTENT,
+    CauseLine,
+    Diagnosis,
+    Listing,
+    Replacement,
+    Report,
+    TriedEdit,
+    passing_edit,
+    replacements_of,
+)
+from .notation import BAD, CAUTION, GOOD, edit_name, group, in_short
+from .notes import FACTS, facts_of
+from .rows import ALL, ReportBlock, TextLine, Words, lines_in, sentences
+from .source_places import Base, base_of
 
-FACTS = 3
-"""Sentences about an error without a cause that one screen shows."""
 # Lines of one cause that are shown in full; the others are in the JSON.
 _MOST_LINES = 4
+# Of what is wrong in a long line, as many characters stand around it at least; and how many lines on a page.
+_AROUND, _NEIGHBOURS = 12, 2
+_CUT = " ..."
+_MOST_PLACES = 4
 
 
 def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
     """What is told as the cause, each with the word before it: the causes, else what came is consistent with."""
-    if report.causes:
-        words = ["CAUSE", *["AND ALSO"] * len(report.causes)]
-        return list(zip(words, report.causes, strict=False))
+    if first := next(iter(report.causes), None):
+        return [("CAUSE", first), *(("AND ALSO", other) for other in report.causes[1:])]
     consistent = [one for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
     return [("CONSISTENT WITH", one) for one in consistent]
 
@@ -40,7 +53,7 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
     for head, cause in named:
         yield Words(f"{cause.summary} ({cause.fault})", head, BAD)
         yield from sentences(cause.evidence)
-        excerpts = excerpts_of(report, cause)
+        excerpts = _excerpts_of(report, cause)
         yield from excerpts[:_MOST_LINES]
         if len(excerpts) > _MOST_LINES:
             yield Words(f"and {plural(len(excerpts) - _MOST_LINES, 'line')} more, in --json FILE")
@@ -53,13 +66,11 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
     yield from sentences(report.known)
 
 
-def excerpts_of(report: Report, cause: Diagnosis) -> list[Excerpt]:
+def _excerpts_of(report: Report, cause: Diagnosis) -> list[Excerpt]:
     """Each line of a cause once, with its places."""
-    groups: dict[tuple[str, int | None, str], list[CauseLine]] = {}
-    for where in cause.where:
-        groups.setdefault((where.code, where.column, where.file), []).append(where)
+    lines = group(cause.where, lambda where: (where.code, where.column, where.file))
     base = base_of(report)
-    return [Excerpt(alike, base, report.listings) for alike in groups.values()]
+    return [Excerpt(alike, base, report.listings) for alike in lines.values()]
 
 
 def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
@@ -67,7 +78,7 @@ def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
     if named := named_causes(report):
         head, cause = named[0]
         yield _summary(head, cause, width, 2)
-        yield from excerpts_of(report, cause)[:1]
+        yield from _excerpts_of(report, cause)[:1]
     else:
         yield from _unnamed(report)
         yield from sentences(facts_of(report)[:FACTS], rows=2)
@@ -80,9 +91,8 @@ def edit_in_short(report: Report) -> Iterator[ReportBlock]:
         return
     edit = cause.edit if cause.edit is not None and cause.edit.diff else passing_edit(report)
     if edit is not None:
-        yield _tried(edit, "; ".join(edit.reservations) or edit.words, 2)
-        yield _changes(report, cause, edit)
-        yield from sentences((f"so does another: {other}" for other in edit.others), rows=1)
+        yield from _tried(report, cause, edit, "; ".join(edit.reservations) or edit.words, 2)
+        yield from sentences(map("so does another: {}".format, edit.others), rows=1)
         return
     if cause.fix:
         yield Words(cause.fix, "FIX", f"bold {CAUTION}", rows=2)
@@ -126,16 +136,146 @@ def _edit_in_full(report: Report, cause: Diagnosis, edit: TriedEdit) -> Iterator
         return
     certain = ": the cause is certain" if edit.is_certain else ""
     took = f"{plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s"
-    yield _tried(edit, f"{edit.words} ({took}){certain}", ALL)
-    yield _changes(report, cause, edit)
-    others = (f"so does another: {other}" for other in edit.others)
-    yield from sentences((*edit.reservations, *edit.limits, *others))
+    yield from _tried(report, cause, edit, f"{edit.words} ({took}){certain}", ALL)
+    yield from sentences((*edit.reservations, *edit.limits))
+    yield from sentences(map("so does another: {}".format, edit.others))
 
 
-def _tried(edit: TriedEdit, words: str, rows: int) -> Words:
+def _tried(
+    report: Report, cause: Diagnosis, edit: TriedEdit, words: str, rows: int
+) -> Iterator[ReportBlock]:
     style = GOOD if edit.is_certain else f"bold {CAUTION}"
-    return Words(words, f"{edit_name(edit).upper()}, tried:", style, rows)
+    yield Words(words, f"{edit_name(edit).upper()}, tried:", style, rows)
+    yield EditDiff(edit, base_of(report), cause.where[0].file if cause.where else "")
 
 
-def _changes(report: Report, cause: Diagnosis, edit: TriedEdit) -> EditDiff:
-    return EditDiff(edit, base_of(report), cause.where[0].file if cause.where else "")
+@dataclass(frozen=True)
+class Excerpt:
+    """A line of a cause, once for all places where it stands."""
+
+    wheres: Sequence[CauseLine]
+    base: Base
+    listings: Sequence[Listing] = ()
+    kind: ClassVar[str] = "excerpt"
+
+    def lines(self, width: int) -> Sequence[Text]:
+        """Its places, the code, and a mark below what is wrong in it."""
+        where = self.wheres[0]
+        gutter = f"  {where.line} | "
+        room = width - len(gutter)
+        code, first = code_window(where.code, where.column or 0, where.length, room)
+        place = Text(self.place(width), overflow="ignore")
+        lines = [place, Text.assemble((gutter, "dim"), code)]
+        if mark := _mark(where, first, room):
+            lines.append(Text.assemble((f"{'| ':>{len(gutter)}}", "dim"), (mark, BAD)))
+        return lines
+
+    def place(self, width: int) -> str:
+        """`my_lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)`, as far as that fits."""
+        where, also = self.wheres[0], _and_lines(self.wheres[1:])
+        file, place = self.base.short(where.file), where.place
+        for words in (f"{place} ({also})" if also else place, place, str(where.line)):
+            if len(file) + len(words) + 3 <= width:
+                return f"  {file}:{words}"
+        return f"  .../{os.path.basename(file)}:{where.line}"
+
+    def listing(self) -> list[tuple[int, str, str, str]]:
+        """Number and text of the line and its neighbours; the text in three, of which the second is wrong."""
+        where = self.wheres[0]
+        rows = {number: (line, "", "") for number, line in self._neighbours(where)}
+        start, margin = where.column or 0, " " * max(where.margin, 4)
+        end = start + where.length
+        rows[where.line] = margin + where.code[:start], where.code[start:end], where.code[end:]
+        return [(number, *rows[number]) for number in sorted(rows)]
+
+    def _neighbours(self, where: CauseLine) -> Iterator[tuple[int, str]]:
+        for listing in self.listings:
+            at = where.line - listing.first
+            is_here = listing.file == where.file and 0 <= at < len(listing.lines)
+            if is_here and listing.lines[at].strip() == where.code:
+                first = max(0, at - _NEIGHBOURS)
+                lines = listing.lines[first : at + _NEIGHBOURS + 1]
+                yield from enumerate(lines, listing.first + first)
+                return
+
+
+def _mark(where: CauseLine, first: int, room: int) -> str:
+    """Carets below what is wrong and what stands there, of which the first clause where all is too long."""
+    if where.column is None:
+        return textwrap.shorten(where.note, room, placeholder=_CUT)
+    carets = " " * first + "^" * max(1, min(where.length, room - first))
+    for note in (where.note, where.note.partition(";")[0]):
+        if len(carets) + 1 + len(note) <= room:
+            return f"{carets} {note}".rstrip()
+    return carets
+
+
+def _and_lines(others: Sequence[CauseLine | Replacement], most: int = 1000) -> str:
+    """`the same in lines 204, 276`; "" of none."""
+    more = f" and {len(others) - most} more" if len(others) > most else ""
+    noun = "lines" if len(others) > 1 else "line"
+    lines = ", ".join(str(other.line) for other in others[:most])
+    return f"the same in {noun} {lines}{more}" if others else ""
+
+
+def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int]:
+    """As much of a line as there is room for around a part of it, and where that part begins there."""
+    if len(code) <= room:
+        return code, first
+    if first + length > room - len(_CUT):
+        start = max(0, min(first - _AROUND, len(code) - room + len(_CUT)))
+        code, first = f"... {code[start:]}", first - start + len(_CUT)
+    return (code if len(code) <= room else code[: room - len(_CUT)] + _CUT), first
+
+
+@dataclass(frozen=True)
+class EditDiff:
+    """What an edit replaces, as a diff; the same change in several places once."""
+
+    edit: TriedEdit
+    base: Base
+    named: str = ""
+    """The file that was named just above."""
+    kind: ClassVar[str] = "changes"
+
+    def lines(self, width: int) -> Sequence[Text]:
+        """The lines that change."""
+        lines = list[Text]()
+        for alike in group(replacements_of(self.edit.diff), _stripped).values():
+            lines.append(Text(self._place(alike, width), "cyan"))
+            lines += _changed_lines(alike[0], width - 4)
+        return lines
+
+    def _place(self, alike: Sequence[Replacement], width: int) -> str:
+        """`@@ line 146 of other.py, and the same in lines 204, 276 @@`."""
+        is_named = os.path.realpath(self.edit.file) == os.path.realpath(self.named)
+        file = "" if is_named else self.base.short(self.edit.file)
+        also = _and_lines(alike[1:], _MOST_PLACES)
+        for name in (file, os.path.basename(file)):
+            words = f"  @@ line {alike[0].line}{f' of {name}' if name else ''}{f', and {also}' if also else ''} @@"
+            if len(words) <= width:
+                break
+        return words
+
+    def all_lines(self) -> Iterator[tuple[str, str]]:
+        """The lines of the whole diff, each with what it is: added, removed, place or context."""
+        kinds = {"+": "added", "-": "removed", "@": "place"}
+        for at, line in enumerate(self.edit.diff.splitlines()):
+            yield "place" if at < 2 else kinds.get(line[:1], "context"), line
+
+
+def _stripped(change: Replacement) -> tuple[str, str]:
+    """What is alike in places of unlike indents."""
+    old, new = ("\n".join(map(str.strip, lines)) for lines in (change.old, change.new))
+    return old, new
+
+
+def _changed_lines(change: Replacement, room: int) -> Iterator[Text]:
+    """Of a long line what changes in it."""
+    whole = textwrap.dedent("\n".join([*change.old, *change.new])).split("\n")
+    old, new = whole[: len(change.old)], whole[len(change.old) :]
+    for sign, style, lines, others in (("-", "red", old, new), ("+", "green", new, old)):
+        for at, line in enumerate(lines):
+            other = others[at] if len(old) == len(new) else ""
+            first = len(os.path.commonprefix((line, other)))
+            yield Text(f"  {sign} {code_window(line, first, _AROUND, room)[0]}", style)

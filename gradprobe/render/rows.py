@@ -1,4 +1,4 @@
-"""Rows of a terminal: how words fold into them, and how sections come to fit a number of them."""
+"""Blocks of a report, which a page lays out, and the rows that a terminal folds them into."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ..model.number import plural
@@ -17,6 +19,101 @@ MOST, MOST_OF_A_MATCH = 24, 10
 COLUMNS = 80
 ALL = 1000
 """More rows than any sentence takes."""
+
+
+class ReportBlock(Protocol):
+    kind: ClassVar[str]
+    """By which a page lays it out."""
+
+    def lines(self, width: int) -> Sequence[Text]:
+        """As a terminal of so many columns shows it."""
+
+
+@dataclass(frozen=True)
+class Title:
+    """A heading on a page, an empty line on a terminal."""
+
+    text: str
+    kind: ClassVar[str] = "title"
+
+    def lines(self, _: int) -> Sequence[Text]:
+        return [Text()]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A sentence, in so many rows of a terminal at most."""
+
+    text: str
+    head: str = ""
+    """A word before it, which has the style then."""
+    style: str = ""
+    rows: int = ALL
+    hangs: bool = False
+    """Whether all of its lines stand beside its head."""
+    kind: ClassVar[str] = "words"
+
+    def lines(self, width: int) -> Sequence[Text]:
+        if self.head:
+            return headed(self.head, self.style, self.text, width, self.rows, hangs=self.hangs)
+        return folded(self.text, width, self.style, self.rows)
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """A line that is never folded."""
+
+    text: Text
+    kind: ClassVar[str] = "line"
+
+    def lines(self, _: int) -> Sequence[Text]:
+        return [self.text]
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command that does the same again."""
+
+    text: str
+    kind: ClassVar[str] = "command"
+
+    def lines(self, _: int) -> Sequence[Text]:
+        return [Text(f"  again: {self.text}", overflow="ignore")]
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """Rows of cells, the first of them dim: so many columns to the left, the others to the right."""
+
+    rows: Sequence[Sequence[str | Text]]
+    left: int = 1
+    least: int = 0
+    """How wide each of the others is at least."""
+    kind: ClassVar[str] = "grid"
+
+    def lines(self, _: int) -> Sequence[Text]:
+        table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
+        for at in range(len(self.rows[0])):
+            if at < self.left:
+                table.add_column(no_wrap=True)
+            else:
+                table.add_column(justify="right", min_width=self.least, no_wrap=True)
+        for at, row in enumerate(self.rows):
+            table.add_row(*row, style="" if at else "dim")
+        return lines_from(table, 10_000)
+
+
+def sentences(texts: Iterable[str], rows: int = ALL) -> Iterator[Words]:
+    for text in texts:
+        yield Words(text, rows=rows)
+
+
+def lines_in(blocks: Iterable[ReportBlock], width: int) -> list[Text]:
+    """All of them, as a terminal of so many columns shows them."""
+    lines = list[Text]()
+    for block in blocks:
+        lines += block.lines(width)
+    return lines
 
 
 @dataclass(frozen=True)
@@ -50,46 +147,40 @@ def rows_of(lines: Iterable[Text], width: int) -> int:
 
 def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
     """The lines of all sections, in so many rows where their least lines allow it: the last give way first."""
-    found = list(sections)
-    for at in reversed(range(len(found))):
-        over = sum(rows_of(one.lines, width) for one in found) - most
-        if over > 0:
-            found[at] = found[at].cut(rows_of(found[at].lines, width) - over, width)
-    return [line for one in found for line in one.lines]
+    lines, after = list[Text](), 0
+    for at, section in reversed(list(enumerate(sections))):
+        before = sum(rows_of(one.lines, width) for one in sections[:at])
+        shown = section.cut(most - before - after, width).lines
+        lines[:0], after = shown, after + rows_of(shown, width)
+    return lines
 
 
-def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Text]:
-    """Words in so many rows at most."""
-    room = max(width, 40)
-    lines = lines_of(words, room, initial_indent=indent, subsequent_indent=f"{indent}  ")
-    if len(lines) > rows:
-        last = lines_of(lines[rows - 1].strip(), room - len(indent) - 6)[0]
-        lines = [*lines[: rows - 1], f"{indent}{'  ' * (rows > 1)}{last} ..."]
-    return [Text(line) for line in lines]
+def folded(words: str, width: int, style: str = "", rows: int = ALL) -> list[Text]:
+    """Words in lines of a width, indented, in so many rows at most."""
+    return _folded(words, width, rows, "  ", "    ", style)
 
 
-def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
-    """Words in so many rows at most, below a word that begins the first of them."""
+def headed(
+    head: str, style: str, words: str, width: int, rows: int = ALL, *, hangs: bool = True
+) -> list[Text]:
+    """Words in lines of a width, beside or below a word that begins the first of them."""
     between = " " if head.endswith(":") else "  "
-    first, *more = short(f"{head}{between}{words}", width, rows, indent="")
-    first.stylize(style, 0, len(head))
-    return [first, *more]
+    indent = " " * (len(head) + len(between)) if hangs else "  "
+    lines = _folded(f"{head}{between}{words}", width, rows, "", indent)
+    lines[0].stylize(style, 0, len(head))
+    return lines
 
 
-def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
-    """A verdict, and beside it what it is about in lines of a width."""
-    first, *rest = lines_of(words, max(width, 40) - len(verdict) - 2)
-    yield Text.assemble((verdict, style), f"  {first}")
-    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
-
-
-def folded(sentence: str, width: int, style: str = "") -> list[Text]:
-    """A sentence in lines of a width, indented."""
-    return [Text(line, style) for line in wrapped(sentence, width)]
-
-
-def wrapped(sentence: str, width: int) -> list[str]:
-    return lines_of(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
+def _folded(
+    words: str, width: int, rows: int, first: str, indent: str, style: str = ""
+) -> list[Text]:
+    room = max(width, 40)
+    lines = lines_of(words, room, initial_indent=first, subsequent_indent=indent)
+    if len(lines) > rows:
+        prefix = indent if rows > 1 else first
+        last = lines_of(lines[rows - 1].strip(), room - len(prefix) - 4)[0]
+        lines[rows - 1 :] = [f"{prefix}{last} ..."]
+    return [Text(line, style) for line in lines]
 
 
 def lines_of(words: str, width: int, **indents: str) -> list[str]:
@@ -102,7 +193,9 @@ def lines_from(shown: RenderableType, width: int) -> list[Text]:
     console = Console(width=width, file=io.StringIO(), color_system="truecolor")
     lines = []
     for segments in console.render_lines(shown, pad=False):
-        line = Text.assemble(*((one.text, one.style or "") for one in segments))
+        line = Text()
+        for segment in segments:
+            line.append(segment.text, segment.style or "")
         line.rstrip()
         lines.append(line)
     return lines

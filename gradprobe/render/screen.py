@@ -1,6 +1,6 @@
 """A report on one screen: the verdict, the place, the cause with its line, the edit, and what else must be known.
 
-`--details`, and audits, show all of it.
+`--details`, audits and pages show all of it.
 """
 
 from __future__ import annotations
@@ -9,52 +9,47 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from ..model.layout_run import FAILED
-from ..model.number import plural, ratio
-from ..model.report import Report
+from ..model.layout_run import FAILED, MATCH, Run
+from ..model.number import listed, plural, ratio
+from ..model.report import Report, Source
+from . import console, tables
 from . import layout_survey as survey
 from .comparison import against
-from .console import (
-    beyond_the_case,
-    first_line,
-    headline,
-    layouts_of,
-    receipt,
-    sources,
-    verdict_words,
-    whereabouts,
+from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame, element_line, group
+from .notes import all_notes, findings, limits, unseen
+from .reasons import cause_in_short, edit_in_short, reasons, second_cause
+from .rows import (
+    MOST,
+    MOST_OF_A_MATCH,
+    CommandLine,
+    ReportBlock,
+    Section,
+    TextLine,
+    Title,
+    Words,
+    fitted,
+    folded,
+    lines_in,
+    rows_of,
+    sentences,
 )
-from .details import all_of, close_up_in_full
-from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame
-from .notes import findings, limits, unseen
-from .reasons import FACTS, cause_in_short, edit_in_short, second_cause
-from .report_blocks import CommandLine, ReportBlock, TextLine, Words, lines_in, sentences
-from .rows import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of, short
-from .tables import (
-    HeadTable,
-    close_up_head,
-    close_up_map,
-    close_up_rows,
-    legend,
-    numbers_around,
-)
+from .source_places import base_of
 from .terminal import Terminal, terminal
 
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """The report on one screen; where all of it is asked for, and of an audit, in full."""
     on = on or terminal()
-    if report.audit is not None:
-        return lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
-    if any(run.tried for run in report.runs):
-        return _in_full(report, on) if on.details else _survey(report, on)
+    is_survey = any(run.tried for run in report.runs)
+    if report.audit is not None or (is_survey and on.details):
+        return _in_full(report, on)
+    if is_survey:
+        return _survey(report, on)
     if report.close_up is not None:
         return _close_up(report, on)
     if report.verdict == FAILED or not report.measured:
         return _failed(report, on)
-    if on.details:
-        return _in_full(report, on)
-    return _mismatch(report, on) if report.failing else _match(report, on)
+    return _in_full(report, on) if on.details else _check(report, on)
 
 
 def marks_of(on: Terminal) -> Signs:
@@ -65,9 +60,13 @@ def marks_of(on: Terminal) -> Signs:
 def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
     edit = _section(edit_in_short(report), width, 4).cut(5, width)
-    place = lines_in([_verdict(report, width), TextLine(Text(first_line(report), "bold"))], width)
-    lines = [*place, *lines_in(cause_in_short(report, width), width)]
+    lines = lines_in([_verdict(report, width), _first_line(report)], width)
+    lines += lines_in(cause_in_short(report, width), width)
     return [*lines, *edit.lines, *CommandLine(report.reproduce).lines(width)]
+
+
+def _first_line(report: Report) -> TextLine:
+    return TextLine(Text(console.first_line(report), "bold"))
 
 
 def _section(
@@ -83,92 +82,89 @@ def _closed(
     sections: Sequence[Section],
     further: Sequence[str] = (),
     *,
-    most: int,
+    is_wrong: bool,
     left: int = 0,
-    is_again: bool = True,
     kept: int = 1,
 ) -> list[Text]:
     """Sections, as many sentences below them as there is room for, and the commands that go on.
 
     Args:
         left: how many more notes there are.
-        is_again: whether the command that repeats the check is told.
         kept: of how many further sentences the sections make room.
     """
-    width = on.columns
-    again = CommandLine(report.reproduce).lines(width) if is_again and report.reproduce else []
-    closing, rows = rows_of(again, width) + 1, 2 if is_again or kept > 1 else 3
-    notes = [short(sentence, width, rows) for sentence in further]
-    lines = fitted(sections, most - closing - sum(map(len, notes[:kept])), width)
-    room = most - closing - rows_of(lines, width)
-    if notes:
-        notes[0] = short(further[0], width, min(rows, max(1, room)))
+    width, again = on.columns, list[Text]()
+    most = MOST if is_wrong else MOST_OF_A_MATCH
+    if report.close_up is not None:
+        most -= 2  # `diff` says which check it repeats
+    elif is_wrong and report.reproduce:
+        again += CommandLine(report.reproduce).lines(width)
+    most -= rows_of(again, width) + 1
+    notes = [folded(sentence, width, rows=2) for sentence in further]
+    lines = fitted(sections, most - sum(map(len, notes[:kept])), width)
+    room = most - rows_of(lines, width)
     while notes and len(notes[0]) <= room:
         room -= len(notes[0])
         lines += notes.pop(0)
-    left += len(notes)
     more = on.rest or ("the same with --details" if report.reproduce else "")
-    if left:
-        more = f"{more} ({plural(left, 'note')})" if more else plural(left, "note")
+    if left := left + len(notes):
+        count = plural(left, "note")
+        more = f"{more} ({count})" if more else count
     return [*lines, *again, *([Text(f"  more: {more}", "dim")] if more else [])]
 
 
-def _match(report: Report, on: Terminal) -> list[Text]:
-    width, device = on.columns, report.environment.get("device")
+def _against(report: Report) -> Iterator[Words]:
+    return against(report, report.against) if report.against else iter(())
+
+
+def _check(report: Report, on: Terminal) -> list[Text]:
+    width, run, signs = on.columns, report.shown, marks_of(on)
+    notes, left = findings(report), unseen(report)
+    if report.failing:
+        heads = [tables.HeadTable(report, run, signs)] if run.compares else []
+        beyond = Words(console.beyond_the_case(report), rows=2)
+        sections = [
+            _section([_verdict(report, width), beyond, _first_line(report)], width),
+            _section([Words("; ".join(console.whereabouts(report)), rows=2)], width, 1, ""),
+            _section(_against(report), width),
+            _section(cause_in_short(report, width), width),
+            _section(edit_in_short(report), width, 4),
+            _section(heads, width, 2, "row"),
+            _section([tables.legend(signs)] if run.first_mismatch else [], width, 0, ""),
+            _section(second_cause(report, width), width),
+        ]
+        return _closed(report, on, sections, notes, is_wrong=True, left=left)
+    backend, device = report.target.backend, report.environment.get("device")
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
-    ran = f"{receipt(report)}; ran {report.target.backend} on {device} in {seconds}"
-    verdict = Words(verdict_words(report), "MATCH", GOOD, rows=2)
-    made = [Words(sources(report.shown), rows=2), Words(ran, rows=3)]
+    ran = f"{console.receipt(report)}; ran {backend} on {device} in {seconds}"
+    verdict = Words(console.verdict_words(report), "MATCH", GOOD, rows=2)
+    made = [Words(console.sources(run), rows=2), Words(ran, rows=3)]
     sections = [
-        _section([verdict, *(against(report, report.against) if report.against else ())], width),
-        _section(_worst(report), width),
+        _section([verdict, *_against(report), *_worst(report)], width),
         _section(made, width, 0, ""),
-        _section([Words(beyond_the_case(report), rows=4)], width, 3),
+        _section([Words(console.beyond_the_case(report), rows=4)], width, 3),
     ]
-    kept, left = max(1, len(limits(report))), unseen(report, FACTS)
-    most = MOST_OF_A_MATCH
-    return _closed(
-        report, on, sections, findings(report), most=most, left=left, is_again=False, kept=kept
-    )
+    kept = max(1, len(limits(report)))
+    return _closed(report, on, sections, notes, is_wrong=False, left=left, kept=kept)
 
 
 def _worst(report: Report) -> Iterator[Words]:
     """The worst error of all layouts."""
-    runs = [(run, one) for run in report.measured for one in run.compares]
+    runs = [(one.ratio, one.title, run.layout) for run in report.measured for one in run.compares]
     if runs:
-        times, title, layout = max((one.ratio, one.title, run.layout) for run, one in runs)
+        times, title, layout = max(runs)
         words = f"{ratio(times)} of what is allowed, in {title} ({layout})"
         yield Words(f"the worst error is {words}")
 
 
-def _mismatch(report: Report, on: Terminal) -> list[Text]:
-    width, run, signs = on.columns, report.shown, marks_of(on)
-    beyond, first = Words(beyond_the_case(report), rows=2), Text(first_line(report), "bold")
-    heads = [HeadTable(report, run, signs)] if run.compares else []
-    sections = [
-        _section([_verdict(report, width), beyond, TextLine(first)], width),
-        _section([Words("; ".join(whereabouts(report)), rows=2)], width, 1, ""),
-        _section(against(report, report.against) if report.against else (), width),
-        _section(cause_in_short(report, width), width),
-        _section(edit_in_short(report), width, 4),
-        _section(heads, width, 2, "row"),
-        _section([legend(signs)] if run.first_mismatch else [], width, 0, ""),
-        _section(second_cause(report, width), width),
-    ]
-    return _closed(report, on, sections, findings(report), most=MOST, left=unseen(report, FACTS))
-
-
 def _verdict(report: Report, width: int) -> Words:
-    """With the target and with what only inherits, as far as that fits."""
-    run = report.failing
+    """With the target and with what only inherits, where that fits."""
+    run, words = report.failing, console.verdict_words(report)
     assert run is not None
-    own = blame(run, inherits=False) if run.has_wrong_elements else verdict_words(report)
-    target = f"{own} ({report.target.name}, {run.layout})"
-    for words in (verdict_words(report), target, f"{own} ({run.layout})"):
-        verdict = Words(words, "MISMATCH", BAD, hangs=True)
-        if len(verdict.lines(width)) <= 2:
-            return verdict
-    return Words(own, "MISMATCH", BAD, rows=2)
+    verdict = Words(words, "MISMATCH", BAD, hangs=True)
+    if len(verdict.lines(width)) <= 2:
+        return verdict
+    own = blame(run, inherits=False) if run.has_wrong_elements else words
+    return Words(f"{own} ({run.layout})", "MISMATCH", BAD, rows=2, hangs=True)
 
 
 def _failed(report: Report, on: Terminal) -> list[Text]:
@@ -177,19 +173,12 @@ def _failed(report: Report, on: Terminal) -> list[Text]:
         return []
     width, again = on.columns, CommandLine(report.reproduce).lines(on.columns)
     error = Words(report.error.message, "ERROR", f"bold {CAUTION}", rows=2)
-    beyond = Words(beyond_the_case(report) if report.beyond else "")
+    beyond = Words(console.beyond_the_case(report) if report.beyond else "")
     head = lines_in([beyond] if on.is_said else [error, beyond], width)
-    layouts = _section(layouts_of(report, marks_of(on)), width, 3)
+    layouts = _section(console.layouts_of(report, marks_of(on)), width, 3)
     if not on.details:
         layouts = layouts.cut(MOST - rows_of([*head, *again], width), width)
     return [*head, *layouts.lines, *again]
-
-
-def _in_full(report: Report, on: Terminal) -> list[Text]:
-    """All that a check has to say; of more than a screen the verdict once more below."""
-    lines = lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
-    is_tall = on.rows is not None and len(lines) >= on.rows and report.strides is None
-    return [*lines, *(headline(report, on.columns) if is_tall else [])]
 
 
 def _close_up(report: Report, on: Terminal) -> list[Text]:
@@ -198,19 +187,19 @@ def _close_up(report: Report, on: Terminal) -> list[Text]:
     assert view is not None
     is_wrong = view.mismatched > 0
     if on.details:
-        return lines_in(close_up_in_full(report, view, width, signs), width)
-    title, *tiles, meanings = close_up_map(view, width, signs)
+        why = reasons(report) if is_wrong else ()
+        return lines_in([*tables.close_up(view, width, signs), *why], width)
+    title, *tiles, meanings = tables.close_up_map(view, width, signs)
     sections = [
-        _section([close_up_head(view)], width),
+        _section([tables.close_up_head(view)], width),
         _section([title, *tiles], width, 3, "row"),
         _section([meanings], width),
-        _section(close_up_rows(view), width, 3 if is_wrong else 2, "row"),
+        _section(tables.close_up_rows(view), width, 3 if is_wrong else 2, "row"),
     ]
     if is_wrong:
-        sections.append(_section(numbers_around(view.element, width, one_row=True), width))
+        sections.append(_section(tables.numbers_around(view.element, width, one_row=True), width))
         sections.append(_section(cause_in_short(report, width), width))
-    most = (MOST if is_wrong else MOST_OF_A_MATCH) - 2  # `diff` says which check it repeats
-    return _closed(report, on, sections, most=most, is_again=False)
+    return _closed(report, on, sections, is_wrong=is_wrong)
 
 
 def _survey(report: Report, on: Terminal) -> list[Text]:
@@ -227,5 +216,111 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
             _section(second_cause(report, width), width),
         ]
     notes = list(survey.notes_in_short(report))
-    most = MOST if wrong else MOST_OF_A_MATCH
-    return _closed(report, on, sections, notes, most=most, is_again=bool(wrong))
+    return _closed(report, on, sections, notes, is_wrong=bool(wrong))
+
+
+def _in_full(report: Report, on: Terminal) -> list[Text]:
+    """All that a check has to say; of more than a screen the verdict once more below."""
+    lines = lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
+    is_tall = on.rows is not None and len(lines) >= on.rows
+    is_check = report.strides is None and report.audit is None
+    return [*lines, *(console.headline(report, on.columns) if is_tall and is_check else [])]
+
+
+def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
+    """A check that came to results, a survey of layouts, or an audit."""
+    if report.audit is not None:
+        return _all_of_audit(report)
+    if any(run.tried for run in report.runs):
+        return _all_of_survey(report, width, signs)
+    return _all_of_check(report, width, signs)
+
+
+def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
+    run = report.shown
+    first = run.first_mismatch
+    yield from console.verdict_of(report)
+    yield from _against(report)
+    if report.failing:
+        yield _first_line(report)
+        yield Words("; ".join(console.whereabouts(report)), "", "dim")
+        # Beside the cause one row of numbers is enough.
+        yield from (
+            tables.numbers_around(first, width, one_row=bool(report.causes)) if first else ()
+        )
+        yield from reasons(report)
+    if run.compares:
+        yield Title("Every head")
+        yield tables.HeadTable(report, run, signs, each=True)
+        yield from [tables.legend(signs)] if first else []
+        yield Words(console.sources(run), "", "dim")
+    yield Title("Layouts")
+    yield from console.layouts_of(report, signs)
+    yield from sentences((*all_notes(report), console.receipt(report)))
+    target, base = report.target, base_of(report)
+    seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
+    yield Words(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}")
+    own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
+    for (file, digest), kernels in group(
+        target.kernels or (own,), lambda source: (source.file, source.sha256[:12])
+    ).items():
+        names = " ".join(f"{kernel.name}:{kernel.line}" for kernel in kernels)
+        yield Words(f"{base.short(file)} sha256 {digest}: {names}", "", "dim")
+    if report.failing and report.reproduce:
+        yield CommandLine(report.reproduce)
+
+
+def _all_of_survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
+    wrong = survey.wrong_layouts(report)
+    yield survey.verdict_of(report)
+    if wrong:
+        line, words = survey.place_of_run(report, wrong[0])
+        yield TextLine(Text(line, "bold"))
+        yield Words(words)
+        first = wrong[0].first_mismatch
+        yield from tables.numbers_around(first, width) if first is not None else ()
+        yield from reasons(report)
+    yield from sentences((*survey.in_common(report), *survey.memory_told(report)))
+    for words in survey.warning_words(report):
+        yield Words(words, "WARNING", CAUTION, hangs=True)
+    yield Title("Every layout")
+    yield from survey.matrix(report, signs)
+    yield Title("Besides")
+    yield from sentences(survey.sentences_of(report))
+    yield CommandLine(report.reproduce)
+
+
+def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
+    """The verdict of a reference, the first wrong formula with its line, then what is wrong where."""
+    audit, target = report.audit, report.target
+    assert audit is not None
+    if report.verdict == MATCH:
+        words = f"is right: every element in {plural(len(report.runs), 'case')}, to float32"
+        yield Words(f"{target.name} {words}", "MATCH", GOOD, hangs=True)
+    else:
+        words = "is wrong"
+        if report.diagnoses and (where := report.diagnoses[0].where):
+            words += f" from line {where[0].line} on: {report.diagnoses[0].summary}"
+        yield Words(f"{target.name} {words}", "MISMATCH", BAD, hangs=True)
+    if report.first_mismatch is not None:
+        yield TextLine(Text(element_line(report.first_mismatch), "bold"))
+    if report.verdict != MATCH:
+        yield from reasons(report)
+    cases = group(report.runs, lambda run: run.verdict == MATCH)
+    told = []
+    if False in cases:
+        told.append(f"{listed(audit.wrong)} wrong in {_drawn(cases[False])}")
+    if True in cases:
+        told.append(f"right in {_drawn(cases[True])}")
+    where_from = base_of(report).short(target.file)
+    ran = f"ran {target.function} of {where_from}, sha256 {target.sha256[:12]}"
+    yield from sentences(("; ".join(told), f"called with {'; '.join(audit.taken)}", ran))
+    yield CommandLine(report.reproduce)
+
+
+def _drawn(runs: Iterable[Run]) -> str:
+    """`causal (seeds 0, 1, 2)`, with draws of one kind together."""
+    kinds = group((run.layout.rpartition(" seed=") for run in runs), lambda parts: parts[0])
+    return ", ".join(
+        f"{kind} (seeds {', '.join(seed for *_, seed in those)})" for kind, those in kinds.items()
+    )

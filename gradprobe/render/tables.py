@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,15 +23,13 @@ from ..model.layout_run import (
 )
 from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report
-from .notation import STYLES, Signs, place_in_words, value
-from .report_blocks import CellGrid, ReportBlock, TextLine, Words
+from .notation import STYLES, Signs, group, place_in_words, value
+from .rows import CellGrid, ReportBlock, TextLine, Words
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40
 # Ranges of heads in the title of a column.
 _RANGES = 3
-_States = tuple[str, ...]
-"""The status of an intermediate in each query head."""
 
 
 @dataclass
@@ -41,24 +41,23 @@ class HeadTable:
     signs: Signs
     each: bool = False
     """Whether each intermediate has a row of its own."""
-    heads: int = 0
-    rows: list[tuple[_States, list[Intermediate]]] = field(default_factory=list)
-    """Intermediates by their status in each query head, in the order of the dataflow."""
+    parts: dict[str, list[list[Head]]] = field(default_factory=dict)
+    """By title what an intermediate has of each query head, in every batch: of dK and dV of its key head."""
+    states: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The status in each query head."""
     kind: ClassVar[str] = "heads"
 
     def __post_init__(self) -> None:
         case, compares = self.report.case, self.run.compares
-        self.heads = case.heads if case else max(one.count for one in compares)
-        known: dict[_States, list[Intermediate]] = {}
+        heads = case.heads if case else max(one.count for one in compares)
         for intermediate in compares:
-            states = tuple(
-                _worst(head.status for head in self._of_head(intermediate, at))
-                for at in range(self.heads)
+            own, shared = (
+                group(intermediate.heads, lambda head: head.head),
+                heads // intermediate.count,
             )
-            if self.each or states not in known:
-                known[states] = []
-                self.rows.append((states, known[states]))
-            known[states].append(intermediate)
+            parts = [own.get(head // shared, []) for head in range(heads)]
+            self.parts[intermediate.title] = parts
+            self.states[intermediate.title] = tuple(map(_worst, parts))
 
     def lines(self, width: int) -> Sequence[Text]:
         """As many columns as there is room for."""
@@ -70,61 +69,51 @@ class HeadTable:
 
     def grid(self, most: int) -> CellGrid:
         """A header, then a row for intermediates that are wrong in the same heads."""
+        alike = group(
+            self.run.compares, lambda row: row.title if self.each else self.states[row.title]
+        )
         columns = self._columns(most)
         rows: list[list[str | Text]] = [[_TITLE, *map(self._title, columns)]]
-        for states, alike in self.rows:
-            cells = (self._cell(states, alike, column) for column in columns)
-            rows.append([self._label(alike), *cells])
+        for row in alike.values():
+            rows.append([self._label(row), *(self._cell(row, column) for column in columns)])
         return CellGrid(rows, least=_CELL)
-
-    def _of_head(self, intermediate: Intermediate, head: int) -> list[Head]:
-        """What an intermediate has of a query head, in every batch: the key head of dK and dV."""
-        own = head // (self.heads // intermediate.count)
-        return [one for one in intermediate.heads if one.head == own]
 
     def _columns(self, most: int) -> list[list[int]]:
         """Heads that are alike in every row; of more groups than columns the last ones share one."""
-        groups: dict[_States, list[int]] = {}
-        for head in range(self.heads):
-            groups.setdefault(tuple(states[head] for states, _ in self.rows), []).append(head)
-        found = list(groups.values())
-        if len(found) <= most:
-            return found
-        return [*found[: most - 1], sorted(sum(found[most - 1 :], []))]
+        states = list(zip(*self.states.values(), strict=True))
+        found = list(group(range(len(states)), states.__getitem__).values())
+        if len(found) > most:
+            found[most - 1 :] = [sorted(sum(found[most - 1 :], []))]
+        return found
 
-    def _cell(
-        self, states: _States, alike: Sequence[Intermediate], column: Sequence[int]
-    ) -> Text:
+    def _cell(self, alike: Sequence[Intermediate], column: Sequence[int]) -> Text:
         """`✗51×`: the worst status of a row in some heads, and its worst error."""
-        ratios = [part.ratio for one in alike for at in column for part in self._of_head(one, at)]
-        worst = max(ratios, key=lambda by: (math.isnan(by), by))  # NaN is worse than any
-        status = _worst(states[at] for at in column)
+        parts = [part for one in alike for at in column for part in self.parts[one.title][at]]
+        worst, status = max(parts, key=lambda part: _order(part.ratio)), _worst(parts)
         sign = {MISMATCH: self.signs.mismatch, INHERITED: self.signs.inherited}.get(status, "")
-        return Text(f"{sign}{ratio(worst)}{self.signs.times}", STYLES.get(status, ""))
+        return Text(f"{sign}{ratio(worst.ratio)}{self.signs.times}", STYLES.get(status, ""))
 
     def _title(self, column: Sequence[int]) -> str:
         """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
-        if len(column) == self.heads > 1:
+        if len(column) == len(next(iter(self.states.values()))) > 1:
             return "all"
         ranges = spans(column)
         return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
 
     def _label(self, alike: Sequence[Intermediate]) -> str:
         """`P dP delta in dq_kernel`: their names, each with its kernel where another kernel's is in another row."""
-        elsewhere = {one.name for one in self.run.compares if one not in alike}
-        names = list(
-            dict.fromkeys(one.title if one.name in elsewhere else one.name for one in alike)
-        )
-        between = ", " if any(" " in name for name in names) else " "
-        label = between.join(names)
-        while len(label) > _LONGEST and len(names) > 1:
-            names.pop()
-            label = f"{between.join(names)} and {len(alike) - len(names)} more"
-        return label
+        elsewhere = [one.name for one in self.run.compares if one not in alike]
+        names = dict.fromkeys(one.title if one.name in elsewhere else one.name for one in alike)
+        between = ", " if " " in "".join(names) else " "
+        return textwrap.shorten(between.join(names), _LONGEST, placeholder=" ...")
 
 
-def _worst(statuses: Iterator[str]) -> str:
-    return min(statuses, key=(MISMATCH, INHERITED, MATCH).index)
+def _worst(parts: Iterable[Head]) -> str:
+    return min((part.status for part in parts), key=(MISMATCH, INHERITED, MATCH).index)
+
+
+def _order(ratio: float) -> tuple[bool, float]:
+    return math.isnan(ratio), ratio
 
 
 def legend(marks: Signs) -> Words:
@@ -181,7 +170,7 @@ def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[TextLine]:
         text = Text(f"  row {(view.lines[at] if view.lines else at) * rows:<6}")
         for start in range(0, len(line), step):
             part = [cell for cell in line[start : start + step] if cell is not None]
-            level = sum(max(part) > least for least in _OVER) if part else 0
+            level = bisect_left(_OVER, max(part)) if part else 0
             text.append(signs[level] if part else " ", STYLES[MISMATCH] if level else "")
         yield TextLine(text)
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..model.failures import Failure, UsageFailure
@@ -24,18 +23,15 @@ if TYPE_CHECKING:
 
 def print_failure(failure: Failure) -> None:
     """A failure and its way out, on stderr; on a terminal folded between words."""
-    columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
     more = (f"  {line}" for line in (*failure.details, failure.way_out) if line)
-    for line in (f"gradprobe: {failure}", *more):
-        write_stderr(_folded(visible(line), columns) + "\n")
-
-
-def _folded(text: str, columns: int) -> str:
-    """Each line of a text in lines of so many columns at most, the further ones indented; 0 for no limit."""
-    fold = textwrap.TextWrapper(
-        columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    ).fill
-    return "\n".join(map(fold, text.split("\n"))) if columns else text
+    text = visible("\n".join((f"gradprobe: {failure}", *more)))
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns - 1
+        fold = textwrap.TextWrapper(
+            columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        ).fill
+        text = "\n".join(map(fold, text.split("\n")))
+    write_stderr(f"{text}\n")
 
 
 def dump(json_file: str | None, document: dict[str, Any]) -> None:
@@ -71,9 +67,8 @@ class Terminal:
 
 def terminal() -> Terminal:
     """Of the stdout of this process."""
-    return Terminal(
-        width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8()
-    )
+    rows = shutil.get_terminal_size().lines if sys.stdout.isatty() else None
+    return Terminal(width(), rows, utf8())
 
 
 def takes_stderr() -> bool:
@@ -105,10 +100,7 @@ def plain(lines: list[Text]) -> str:
 
 
 def painted(lines: list[Text], on: Terminal) -> str:
-    """Lines as they are written, each with its end; with colours where that terminal wants them.
-
-    One that is not safe to show as it is has none.
-    """
+    """Lines as they are written, in colour where that terminal wants it and the line is safe to show as it is."""
     from rich.console import Console
 
     console = Console(
@@ -147,10 +139,7 @@ def write_stdout(text: str) -> None:
 
 
 def write_as_is(text: str) -> None:
-    """Writes what is safe already and has colours to stdout.
-
-    The exit code stays the verdict where a reader leaves early (`| head -1`).
-    """
+    """Writes what is safe already to stdout; a reader that leaves early (`| head -1`) changes no exit code."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -168,27 +157,26 @@ class Progress:
 
     None is work of unknown length: the bar only moves to and fro. The time that is left is told as though what is left
     took as long as what is done, since the share was known.
+
+    Args:
+        above: lines that stand above the bar, anew at each look; they are gone with it.
+        patience: seconds before the bar is shown.
     """
 
     def __init__(
         self, above: Callable[[], list[Text]] = list, patience: float = PATIENCE
     ) -> None:
-        """
-        Args:
-            above: lines that stand above the bar, anew at each look; they are gone with it.
-            patience: seconds before the bar is shown.
-        """
-        self._above, self._patience = above, patience
-
-    def __enter__(self) -> Progress:
-        self._stage, self._since = "importing torch and the target", (0.0, 0.0)
+        self._above, self._stage = above, "importing torch and the target"
         self._fraction: float | None = None
         self._begun = self._at = time.monotonic()
+        self._since = 0.0, 0.0
         self._lock = threading.RLock()
         self._live: Any = None
         self._over = False
-        self._timer = threading.Timer(self._patience, self._show)
+        self._timer = threading.Timer(patience, self._show)
         self._timer.daemon = True
+
+    def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             self._timer.start()
         return self
@@ -247,12 +235,7 @@ class Progress:
         line.add_row(safe(self._stage), bar, took, self.time_left)
         return Group(*map(_safe, self._above()), line)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         with self._lock:
             self._over = True

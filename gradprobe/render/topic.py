@@ -1,6 +1,6 @@
 """Topic: a word that reports use, with what it means, how it looks, where it was seen, and what to try.
 
-Each stands in a file of topics/; `python -m gradprobe.render.topic` makes docs/explain.md of them:
+Each stands in a file of topics/; `python -m tests.docs.explain` makes docs/explain.md of them:
 
 ## NAME, OTHER NAME | of what kind | TITLE
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FAULT, RULE, IDENTITY, BUDGET = "fault", "rule", "identity", "budget"
-_HEADS = {
+HEADS = {
     FAULT: ("Faults", "as causes name them: `stride/do-head` is the fault `stride`"),
     RULE: ("Rules", "of reports for CI, and of `lint`; an id keeps its meaning for ever"),
     IDENTITY: ("Identities", "that judge without a reference"),
@@ -44,9 +44,9 @@ class Topic:
     kind: str
     """FAULT, RULE, IDENTITY or BUDGET."""
     names: tuple[str, ...]
-    """The words that mean it; of a fault what stands before the slash."""
+    """The words that mean it; of a fault what stands before the slash. The first heads it in docs/explain.md."""
     detail: str
-    """Of a fault its classes; of a rule its name, level and rank; else for what it holds."""
+    """Of a fault its classes; of a rule its name, level, rank and kinds; else for what it holds."""
     title: str
     what: str
     looks: str
@@ -57,34 +57,41 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The first of its names, which is its heading in docs/explain.md."""
         return self.names[0]
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> list[str]:
         """Of a fault the classes that diagnoses have."""
-        return tuple(self.detail.split(", ")) if self.kind == FAULT else ()
+        return self.detail.split(", ") if self.kind == FAULT else []
+
+    @property
+    def spellings(self) -> list[str]:
+        """In small letters; of a rule of reports its name in lists of rules, too."""
+        rule = self.detail.split(",")[:1] if self.name.startswith("GP") else []
+        return list(map(str.lower, (*self.names, *rule)))
 
 
 @cache
-def topics() -> tuple[Topic, ...]:
+def topics() -> Sequence[Topic]:
     """All of them, kind by kind."""
-    return tuple(topic for kind in _HEADS for topic in _read(kind))
+    found, folder = list[Topic](), Path(__file__).with_name("topics")
+    for kind, (head, _) in HEADS.items():
+        text = (folder / f"{head.lower()}.md").read_text(encoding="utf-8")
+        for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+            found.append(_topic(kind, part))
+    return found
 
 
-def _read(kind: str) -> Iterator[Topic]:
-    file = Path(__file__).parent / "topics" / f"{_HEADS[kind][0].lower()}.md"
-    text = file.read_text(encoding="utf-8")
-    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        heading, what, *others = (" ".join(each.split()) for each in part.strip().split("\n\n"))
-        names, detail, title = (word.strip() for word in heading.split("|"))
-        parts = dict(other.split(": ", 1) for other in others)
-        looks, seen, help = (parts.pop(name, "") for name in ("Looks", "Seen", "Try"))
-        assert not parts, f"{heading}: {parts}"
-        yield Topic(kind, tuple(names.split(", ")), detail, title, what, looks, seen, help)
+def _topic(kind: str, text: str) -> Topic:
+    heading, what, *others = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+    names, detail, title = map(str.strip, heading.split("|"))
+    parts = dict(other.split(": ", 1) for other in others)
+    looks, seen, help = (parts.pop(name, "") for name in ("Looks", "Seen", "Try"))
+    assert not parts, f"{heading}: {parts}"
+    return Topic(kind, tuple(names.split(", ")), detail, title, what, looks, seen, help)
 
 
-def topics_of(word: str) -> tuple[Topic, ...]:
+def topics_of(word: str) -> list[Topic]:
     """What a word of a report means: one topic, or every fault of a class.
 
     Args:
@@ -96,23 +103,17 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     before, slash, _ = word.strip().lower().partition("/")
     # What a fault says behind its slash is what it is about: one text for all of them.
     known = [topic for topic in topics() if not slash or topic.kind == FAULT]
+    found = [topic for topic in known if before in topic.spellings]
     # A class that is called as a fault is that fault.
-    found = [topic for topic in known if before in _names_of(topic)]
     found = found or [topic for topic in known if before in map(str.lower, topic.classes)]
     if not found:
-        spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
-        way_out = (
-            did_you_mean(before, spelled, "")
-            or "gradprobe explain lists all; docs/table.md reads intermediates and layouts"
-        )
-        raise UsageFailure(f"explain: {word!r} is no fault, rule, identity or budget", way_out)
-    return tuple(found)
-
-
-def _names_of(topic: Topic) -> list[str]:
-    """In small letters; of a rule of reports its name in lists of rules, too."""
-    rule = topic.detail.split(",")[:1] if topic.name.startswith("GP") else []
-    return [name.lower() for name in (*topic.names, *rule)]
+        spelled = list[str]()
+        for topic in topics():
+            spelled += (*topic.names, *topic.classes)
+        lists = "gradprobe explain lists all; docs/table.md reads intermediates and layouts"
+        words = f"explain: {word!r} is no fault, rule, identity or budget"
+        raise UsageFailure(words, did_you_mean(before, spelled, "") or lists)
+    return found
 
 
 def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
@@ -134,7 +135,7 @@ def render_list(width: int) -> list[Text]:
     from rich.text import Text
 
     lines: list[Text] = []
-    for kind, (head, words) in _HEADS.items():
+    for kind, (head, words) in HEADS.items():
         lines.append(Text.assemble((head, "bold"), (f"  {words.replace('`', '')}", "dim")))
         names = {", ".join(topic.names): topic.title for topic in topics() if topic.kind == kind}
         longest = max(map(len, names))
@@ -146,34 +147,7 @@ def render_list(width: int) -> list[Text]:
 
 def in_markdown(topic: Topic) -> str:
     """A topic below its heading: what stands in SARIF's help, and on the page."""
-    labelled = {"Looks like": topic.looks, "Seen": topic.seen, "Try": topic.help}
-    parts = [f"**{label}:** {words}" for label, words in labelled.items() if words]
-    return "\n\n".join([topic.what, *parts])
-
-
-_INTRODUCTION = """\
-<!-- Written from gradprobe/render/topics/*.md by `python -m gradprobe.render.topic > docs/explain.md`. -->
-
-# What the words mean
-
-`gradprobe explain WORD` says the same on a terminal, of every fault, rule, identity and budget that a report names.
-Without a word it lists them. What is linked is what others found in public kernels.
-"""
-
-
-def page() -> str:
-    """docs/explain.md: all topics, each with a heading that a link can name (`#gp001`, `#stride`)."""
-    parts = [_INTRODUCTION]
-    for kind, (head, words) in _HEADS.items():
-        parts.append(f"## {head}\n\n{head}, {words}.\n")
-        for topic in topics():
-            if topic.kind == kind:
-                others = "".join(f", `{name}`" for name in topic.names[1:])
-                detail = f" ({topic.detail})" if topic.detail else ""
-                heading = f"### {topic.name}\n\n**{topic.title}**{others}{detail}"
-                parts.append(f"{heading}\n\n{in_markdown(topic)}\n")
-    return "\n".join(parts)
-
-
-if __name__ == "__main__":
-    print(page(), end="")
+    text = topic.what
+    for label, words in (("Looks like", topic.looks), ("Seen", topic.seen), ("Try", topic.help)):
+        text += f"\n\n**{label}:** {words}" if words else ""
+    return text

@@ -13,6 +13,8 @@ from gradprobe.model.writing import IN_JSON, IN_MARKUP, inert, safe, visible
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_on_terminal
 from tests.cli.written_targets import write_targets
+from tests.render.written import ODD, document, failed, faulty, form, read_junit
+from tests.render.written import run as run_in
 
 # Ends a line, then commands a runner; moves a cursor by ESC and by CSI; turns the direction of what is read.
 EVIL = "x\n::add-mask::x\n \t::error::x\r\n##[group]x\x1b]0;x\x07\x9b31m\x85\u2028\u2029\u202e\u2066\u200f\u061c"
@@ -75,7 +77,22 @@ def test_no_form_of_a_report_holds_anything_that_acts(hostile, monkeypatch, file
         assert [found for found in told if "::" not in found and "##[" not in found] == []
 
 
-READERS = {"--json": json.loads, "--sarif": json.loads, "--junit": ElementTree.fromstring}
+READERS = {"--json": json.loads, "--sarif": json.loads, "--junit": read_junit}
+
+
+@pytest.mark.parametrize("flag", FORMS)
+def test_every_text_of_a_report_may_hold_every_character(flag):
+    odd = failed("TargetFailure", ODD, title=ODD, reproduce=ODD, target={"name": f"{ODD}.py:f"})
+    wrong = faulty(title=ODD, reproduce=ODD)
+    wrong["target"] |= {"name": ODD, "file": f"/repository/{ODD.replace('/', '')}.py"}
+    skipped = document(run_in(ODD, verdict="skipped", skipped=ODD), title=ODD)
+    text = form(flag, odd, wrong, skipped)
+    READERS.get(flag, str)(text)
+    assert re.search(r"\\\\?(x|u00)1b|&#92;x1b", text)
+    if flag == "--github":
+        assert text.count("\n") == len(re.findall("^::(?:error|notice) ", text, re.MULTILINE))
+    elif flag in FILES:
+        assert not re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\ud800-\udfff]", text)
 
 
 def test_a_terminal_shows_the_same_with_its_own_colours_alone(hostile, monkeypatch):

@@ -104,4 +104,4 @@ def test_every_rule_has_its_place_in_the_built_pages(tmp_path):
         command, cwd=ROOT, env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true"}, check=True
     )
     page = html.parse(tmp_path / "explain" / "index.html")
-    assert {rule.id.lower() for rule in RULES} <= {*page.xpath("//@id")}
+    assert {name.lower() for name in RULES} <= {*page.xpath("//@id")}

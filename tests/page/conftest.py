@@ -2,18 +2,13 @@
 
 import pytest
 
-from tests.page.browser import executable, opened, started
-from tests.page.made import pages
+from tests.page.pictures import executable, opened, started, write_pages
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """The file of each page, by its name."""
-    folder = tmp_path_factory.mktemp("pages")
-    made = pages()
-    for name, page in made.items():
-        (folder / f"{name}.html").write_text(page)
-    return {name: folder / f"{name}.html" for name in made}
+    return write_pages(tmp_path_factory.mktemp("pages"))
 
 
 @pytest.fixture(scope="session")

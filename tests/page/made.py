@@ -1,30 +1,25 @@
-"""Pages of reports that were saved, and of what is put together from them; `python -m tests.page.made` saves them anew.
-
-As a command it runs `gradprobe` on examples/delta.py, and keeps what it wrote without fields that hold their defaults.
-"""
+"""Pages of saved reports, and of what is put together from them; `python -m tests.page.made` saves them anew."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from gradprobe.model.documents import FailureGroup, Reports, load, report_from
 from gradprobe.model.report import Report
-from gradprobe.render.page import page_of, page_of_comparison, text
+from gradprobe.render.page import text
 from tests.render.written import document, entry, head, many_heads, run
 
 SAVED = Path(__file__).with_name("saved")
 ROOT = Path(__file__).resolve().parents[2]
 CASE = "examples/delta.py:delta --batch 1 --heads 2 --seqlen 16"
 COMMANDS = {"check": f"check {CASE}", "strides": f"strides {CASE} --fast"}
-EMPTY = ("", [], {}, 0, None, False)
 
 
 def saved(name: str) -> Report:
@@ -34,13 +29,8 @@ def saved(name: str) -> Report:
 
 def right() -> Report:
     """A right kernel's."""
-    return report_from(
-        document(
-            run(
-                "contiguous", *(entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ"))
-            )
-        )
-    )
+    entries = (entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ"))
+    return report_from(document(run("contiguous", *entries)))
 
 
 def several() -> Reports:
@@ -60,60 +50,24 @@ def several() -> Reports:
     return Reports(reports=tuple(made), planned=4, groups=(group,))
 
 
-def heads_128() -> Report:
-    """A kernel that is wrong in every head of 128."""
-    return report_from(many_heads(128, 1))
+def page_of(report: Report) -> str:
+    return text(Reports(reports=(report,)), 1)
 
 
 def pages() -> Mapping[str, str]:
-    """Every kind of page, by its name."""
-    wrong = saved("check")
+    """Every kind of page, by its name: the third is wrong in every head of 128."""
     return {
-        "wrong": page_of(wrong),
+        "wrong": page_of(saved("check")),
         "right": page_of(right()),
-        "heads-128": page_of(heads_128()),
+        "heads-128": page_of(report_from(many_heads(128, 1))),
         "strides": page_of(saved("strides")),
         "several": text(several(), 1),
-        "comparison": page_of_comparison(Reports(reports=(right(),)), Reports(reports=(wrong,))),
     }
-
-
-def _names(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        yield from (name for name, value in part.items() if value in EMPTY)
-        yield from (name for value in part.values() for name in _names(value))
-    elif isinstance(part, list):
-        yield from (name for value in part for name in _names(value))
-
-
-def _without(part: Any, name: str) -> Any:
-    if isinstance(part, dict):
-        return {
-            key: _without(value, name)
-            for key, value in part.items()
-            if key != name or value not in EMPTY
-        }
-    return [_without(value, name) for value in part] if isinstance(part, list) else part
-
-
-def _is_whole(text: str, whole: Report) -> bool:
-    try:
-        return load(text) == whole
-    except Exception:
-        return False
-
-
-def shortened(text: str) -> str:
-    """A document without the fields that are the same where they are not there."""
-    whole = load(text)
-    for name in sorted(set(_names(json.loads(text)))):
-        less = json.dumps(_without(json.loads(text), name), separators=(",", ":"))
-        text = less if _is_whole(less, whole) else text
-    return text + "\n"
 
 
 if __name__ == "__main__":
     for name, words in COMMANDS.items():
         file = SAVED / f"{name}.json"
         subprocess.run(["gradprobe", *words.split(), "--json", str(file)], cwd=ROOT, check=False)
-        file.write_text(shortened(file.read_text().replace(str(ROOT), "/work")))
+        document = json.loads(file.read_text().replace(str(ROOT), "/work"))
+        file.write_text(json.dumps(document, separators=(",", ":")) + "\n")

@@ -1,10 +1,15 @@
-"""Pages in a real browser: opened and clicked at; nothing is logged, raised or fetched."""
+"""Pages in a real browser: opened and clicked at, by keyboard, on paper; nothing is logged, raised or fetched."""
+
+from pathlib import Path
 
 import pytest
 
+from tests.sampling import sampled
+
 pytestmark = pytest.mark.browser
-NAMES = ("wrong", "right", "heads-128", "strides", "several", "comparison")
+NAMES = ("wrong", "right", "heads-128", "strides", "several")
 OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SHADE = "getComputedStyle(document.body).backgroundColor"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,25 +27,89 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, name):
                 expect(page.locator("#scheme")).to_have_text(other)
 
 
-def test_a_link_to_a_check_opens_it(open_page):
+def test_a_link_opens_its_check_the_switch_turns_light_to_dark_and_back_and_a_command_is_copied(
+    open_page,
+):
     with open_page("several") as page:
         page.locator("section a").first.press("Enter")
         page.locator("details.opened[open]").wait_for()
         assert page.locator("details.opened[open] mark").first.inner_text() == "stride_oh"
-
-
-def test_the_switch_turns_light_to_dark_and_back(open_page):
-    with open_page("strides") as page:
-        shade = "getComputedStyle(document.body).backgroundColor"
-        light = page.evaluate(shade)
+        light = page.evaluate(SHADE)
         page.locator("#scheme").click()
-        dark = page.evaluate(shade)
+        dark = page.evaluate(SHADE)
         page.locator("#scheme").click()
-        assert light == page.evaluate(shade) != dark
-
-
-def test_a_command_is_copied(open_page):
-    with open_page("wrong") as page:
-        button = page.locator("button[data-copy]").last
-        button.click()
+        assert light == page.evaluate(SHADE) != dark
+        page.locator("button[data-copy]").first.click()
         page.wait_for_function("document.getElementById('said').textContent === 'Copied'")
+
+
+# A4 less margins of 1 cm, in CSS pixels.
+WIDTH = 718
+BEYOND = """
+[...document.querySelectorAll("body *")]
+  .filter((one) => !one.closest(".skip, #said, .defs, dialog, svg *"))
+  .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+  .map((one) => `${one.tagName}.${one.className.baseVal ?? one.className}`)
+"""
+FOLDED = "details:not([open])"
+
+
+@sampled("name", NAMES, push=["wrong"])
+def test_on_paper_all_is_unfolded_light_and_within_the_margins(open_page, name):
+    from playwright.sync_api import expect
+
+    with open_page(name, width=WIDTH, scheme="dark") as page:
+        folded = page.locator(FOLDED).count()
+        page.emulate_media(media="print", color_scheme="dark")
+        expect(page.locator(FOLDED)).to_have_count(0)
+        assert page.evaluate(SHADE) == "rgb(255, 255, 255)"
+        assert page.evaluate(BEYOND) == []
+        assert not page.locator("#scheme").is_visible()
+        page.emulate_media(media="screen")
+        expect(page.locator(FOLDED)).to_have_count(folded)
+        assert page.pdf().startswith(b"%PDF")
+
+
+OPENED = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+# In the order of the document, which is that of reading.
+REACHABLE = """
+[...document.querySelectorAll("a[href], button, summary, [tabindex='0'], .scroll")]
+  .filter((one) => one.checkVisibility() && !one.closest("dialog"))
+  .map((one, at) => { one.setAttribute("data-order", at); return one.tabIndex >= 0 && one.tagName !== "DIV"; })
+"""
+HERE = "Number(document.activeElement.dataset.order ?? -1)"
+
+
+@sampled("name", NAMES, push=["several"])
+def test_tab_reaches_every_control_in_the_order_of_reading(open_page, name):
+    with open_page(name) as page:
+        page.evaluate(OPENED)
+        page.wait_for_timeout(300)
+        reachable = page.evaluate(REACHABLE)
+        every = {at for at, is_control in enumerate(reachable) if is_control}
+        reached = list[int]()
+        for _ in range(150):
+            page.keyboard.press("Tab")
+            here = page.evaluate(HERE)
+            if here < 0 or here in reached:
+                break  # behind the last, it begins anew
+            reached.append(here)
+        assert reached == sorted(reached)
+        assert {at for at in every if at <= reached[-1]} <= {*reached}
+        assert len(reached) == 150 or max(every) == reached[-1]
+
+
+@sampled("name", NAMES, push=[])
+def test_no_page_keeps_anything_from_assistive_techniques(open_page, name):
+    axe = pytest.importorskip(
+        "axe_playwright_python", reason="needs axe-core: pip install '.[validator]'"
+    )
+    program = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    for scheme in ("light", "dark"):
+        with open_page(name, scheme=scheme) as page:
+            page.evaluate(OPENED)
+            page.wait_for_timeout(500)
+            page.evaluate(program)
+            found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+            wrong = [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
+            assert wrong == []

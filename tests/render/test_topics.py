@@ -17,12 +17,12 @@ from gradprobe.render.topic import (
     BUDGET,
     FAULT,
     IDENTITY,
-    page,
     render_topics,
     topics,
     topics_of,
 )
 from gradprobe.source.lint import FOREIGN
+from tests.docs.explain import page
 
 PACKAGE = Path(gradprobe.__file__).parent
 _LINK = re.compile(
@@ -89,7 +89,7 @@ def test_identities_budgets_and_rules_are_those_of_the_tool():
     )
     named = {name for topic in topics() if topic.kind == BUDGET for name in topic.names}
     assert {*UNITS, "float16", "bfloat16", "dyadic"} <= named
-    for word in (*(rule.id for rule in RULES), *(rule.name for rule in RULES), FOREIGN):
+    for word in (*RULES, *(rule.name for rule in RULES.values()), FOREIGN):
         assert len(topics_of(word)) == 1
 
 

@@ -1,21 +1,18 @@
 """A warning is seen in every form for CI, and fails nothing in any of them."""
 
+import json
+
 import pytest
 
-from gradprobe.render.github import annotation_commands
-from gradprobe.render.junit import as_junit
-from gradprobe.render.markdown import as_markdown
-from gradprobe.render.sarif import as_sarif
 from tests.render.written import (
-    BASE,
     FIRST,
     assert_is_sarif,
     document,
     entry,
     failed,
+    form,
     head,
     read_junit,
-    reports,
     run,
 )
 
@@ -54,44 +51,41 @@ def untaken():
 
 
 def test_sarif_has_one_result_of_level_warning_at_the_line_that_was_seen_and_none_for_what_it_came_to():
-    log = as_sarif(reports(surveyed()), BASE, 0)
+    log = json.loads(form("--sarif", surveyed(), code=0))
     assert_is_sarif(log)
     (result,) = log["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("GP040", "warning")
     place = result["locations"][0]["physicalLocation"]
     told = place["artifactLocation"]["uri"], place["region"]["startLine"]
     assert told == ("kernels/lazy.py", 260)
-    counted = as_sarif(reports(surveyed("error")), BASE, 1)["runs"][0]["results"]
+    counted = json.loads(form("--sarif", surveyed("error")))["runs"][0]["results"]
     levels = {(one["ruleId"], one["level"]) for one in counted}
     assert levels == {("GP001", "error"), ("GP010", "error")}
 
 
 def test_junit_has_no_failing_case_and_a_skipped_one_that_says_what_is_warned_of():
-    root = read_junit(as_junit(reports(surveyed(), untaken()), BASE))
+    root = read_junit(form("--junit", surveyed(), untaken()))
     assert (root.get("failures"), root.get("errors")) == ("0", "0")
-    cases = (case for case in root.iter("testcase") if case.get("classname"))
-    told = {case.get("name"): case.find("skipped") for case in cases}
+    told = {case.get("name"): case.find("skipped") for case in root.iter("testcase")}
     assert told["huge q k"].get("message") == f"{WARNED['words']}."
     assert told["undeclared battery 15: Dv > D"].get("type") == "warning"
     assert "dP batch 0 head 1" in told
-    assert read_junit(as_junit(reports(surveyed("error")), BASE)).get("failures") == "2"
+    assert read_junit(form("--junit", surveyed("error"))).get("failures") == "2"
 
 
 def test_github_annotates_warnings_and_no_error():
-    (line,) = annotation_commands(reports(surveyed()), BASE)
+    line, other = form("--github", surveyed(), untaken()).splitlines()
     assert line.startswith("::warning file=kernels/lazy.py,line=260,title=GP040 ")
     assert WARNED["words"] in line
-    counted = annotation_commands(reports(surveyed("error")), BASE)
+    assert other.startswith("::warning title=GP042 ")
+    counted = form("--github", surveyed("error")).splitlines()
     assert {line.split()[0] for line in counted} == {"::error"}
-    (line,) = annotation_commands(reports(untaken()), BASE)
-    assert line.startswith("::warning ")
-    assert "GP042" in line
 
 
 @pytest.mark.parametrize(("made", "rows"), [(surveyed, ["warning", "match"]),
                                             (untaken, ["warning"])])  # fmt: skip
 def test_the_summary_has_rows_of_warnings_and_counts_them_and_repeats_nothing(made, rows):
-    text = as_markdown(reports(made()), BASE)
+    text = form("--markdown", made())
     table = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert [line.split(" | ")[0].strip("| *") for line in table] == rows
     assert "1 warned of" in text.splitlines()[0]

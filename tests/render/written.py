@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradprobe.model.documents import report_from
-from gradprobe.model.report import Report
+from gradprobe.model.documents import Reports, report_from
+from gradprobe.model.report import Origin, Report
+from gradprobe.render.files import maker_of
 from gradprobe.render.source_places import Base
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
@@ -25,6 +26,13 @@ ODD = (
 def reports(*documents: dict[str, Any]) -> list[Report]:
     """What the documents hold, written as gradprobe.report/1 was."""
     return [report_from(document) for document in documents]
+
+
+def form(flag: str, *documents: dict[str, Any] | Report, code: int | None = 1) -> str:
+    """Reports in one of the forms, as those of a command that ran in BASE."""
+    found = [one if isinstance(one, Report) else report_from(one) for one in documents]
+    origin = Origin(folder=BASE.here, root=BASE.root, version="0.2.0")
+    return maker_of(flag)(Reports(reports=tuple(found), origin=origin), code)
 
 
 def head(

@@ -17,7 +17,6 @@ from ...model.number import plural, ratio
 from ...model.report import Report
 from ...render.console import layouts_of
 from ...render.notation import CAUTION
-from ...render.report_blocks import lines_in
 from ...render.rows import (
     MOST,
     MOST_OF_A_MATCH,
@@ -25,8 +24,7 @@ from ...render.rows import (
     fitted,
     folded,
     headed,
-    headed_in,
-    short,
+    lines_in,
 )
 from ...render.screen import core, marks_of, rendered
 from ...render.terminal import Terminal
@@ -165,8 +163,8 @@ def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
     if not look.details:
         if report.verdict != FAILED or error is None:
             return [*head, *core(report, columns)]
-        words = headed_in("ERROR", CAUTION, error.message, columns, 4)
-        return [*head, *words, *short(error.way_out, columns)]
+        words = headed("ERROR", CAUTION, error.message, columns, 4, hangs=False)
+        return [*head, *words, *folded(error.way_out, columns, rows=2)]
     if report.verdict != FAILED or error is None:
         return [Text(), *head, *rendered(report, look)]
     more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
