@@ -19,7 +19,6 @@ from .notation import (
     blame,
     greppable,
     group,
-    in_short,
     size_in_words,
 )
 from .rows import ReportBlock, TextLine, Words, lines_in
@@ -78,8 +77,11 @@ def verdict_words(report: Report) -> str:
 def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
+    from .alerts import RULE_OF
+
+    title = RULE_OF[run.memory[0].kind].topic.title
     before = "" if run.compares else " before the layout is refused"
-    return f"every element is within budget, but {in_short(run.memory[0].sentence)}{before}"
+    return f"every element is within budget, but {title[0].lower()}{title[1:]}{before}"
 
 
 def _on_ranks(case: Case, element: Element) -> str:

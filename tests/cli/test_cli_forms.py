@@ -159,7 +159,7 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     (dp, told), (dv, _) = by_rule["GP001"][:2]
     lines = {where["kernel"]: where["line"] for where in diagnosis["where"]}
     assert (dp["title"], int(dv["line"])) == (
-        "GP001 dP is wrong by itself", lines["lazy_dkdv_kernel"],
+        "GP001 An intermediate is wrong by itself: dP", lines["lazy_dkdv_kernel"],
     )  # fmt: skip
     assert "Cause: dO is read with q's head stride (explains 100% of what is wrong)" in told
     log = json.loads((folder / "out.sarif").read_text())
