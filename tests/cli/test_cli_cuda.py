@@ -83,7 +83,9 @@ def test_a_race_that_the_cpu_computes_rightly_is_the_first_mismatch_without_a_nu
     last = {"delta[row] = total": "delta[row] = threadIdx.x < 7 ? 0.0f : total"}
     ran = run(written(folder, **{"threadIdx.x == 0 && row": "row"}, **last))
     assert ran.code == 1
-    assert "every element is within budget, but rows: race on " in " ".join(ran.out.split())
+    assert "every element is within budget, but two programs or threads touch one" in " ".join(
+        ran.out.split()
+    )
     assert (
         "\nFIRST MISMATCH delta batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-\n"
         in ran.out
