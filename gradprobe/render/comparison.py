@@ -19,9 +19,7 @@ from ..model.layout_run import (
     NOT_EXPOSED,
     SKIPPED,
     Difference,
-    Head,
     Intermediate,
-    Run,
 )
 from ..model.number import plural, ratio
 from ..model.report import Report, SecondCheck
@@ -48,6 +46,7 @@ NOT_RUN, NOT_MADE = "not run", "not made"
 _RANKS = {MATCH: 0, NOT_RUN: 0, NOT_MADE: 0, SKIPPED: 1, MISMATCH: 3}
 _KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
 """What a change became, and the word for it; what is worse first."""
+Fact = str | Intermediate
 _STYLES = {WORSE: BAD, BETTER: GOOD, SAME: GOOD, "": CAUTION}
 
 
@@ -146,30 +145,38 @@ def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
 
 
 def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    # The target and the options in which two cases differ: then it is they that may have changed the rest.
-    if old.target.name != new.target.name:
-        yield ReportChange(name, "target", old.target.name, new.target.name)
-    for field in fields(old.case) if old.case and new.case else ():
-        before, after = getattr(old.case, field.name), getattr(new.case, field.name)
-        if before != after:
-            yield ReportChange(name, f"option {field.name}", str(before), str(after))
-    yield from _of_verdicts(name, "", old.verdict, new.verdict)
-    yield from _of_causes(name, old, new)
-    was, now = ({run.layout: run for run in report.runs} for report in (old, new))
-    for layout in dict.fromkeys((*was, *now)):
-        before, after = was.get(layout), now.get(layout)
-        verdicts = before.verdict if before else NOT_RUN, after.verdict if after else NOT_RUN
-        yield from _of_verdicts(name, layout, *verdicts)
-        for one, other in _in_both(before, after):
-            if told := _of_intermediate(one, other):
-                yield ReportChange(name, other.title, *told, layout)
+    before, after = _facts(old), _facts(new)
+    for layout, what in dict.fromkeys((*before, *after)):
+        if change := _change(what, before.get((layout, what)), after.get((layout, what))):
+            yield ReportChange(name, what, *change, layout)
 
 
-def _in_both(old: Run | None, new: Run | None) -> Iterator[tuple[Intermediate, Intermediate]]:
-    known = {one.title: one for one in old.intermediates} if old else {}
-    for intermediate in new.intermediates if new else ():
-        if intermediate.title in known:
-            yield known[intermediate.title], intermediate
+def _facts(report: Report) -> dict[tuple[str, str], Fact]:
+    """All that may change, by layout and by what it is: where cases differ, they may have changed the rest."""
+    facts: dict[tuple[str, str], Fact] = {("", "target"): report.target.name}
+    for option in fields(report.case) if report.case else ():
+        facts["", f"option {option.name}"] = str(getattr(report.case, option.name))
+    facts["", "verdict"] = report.verdict
+    for cause in report.causes:
+        facts["", f"cause {cause.fault}"] = cause.summary
+    for run in report.runs:
+        facts[run.layout, "verdict"] = run.verdict
+        for intermediate in run.intermediates:
+            facts[run.layout, intermediate.title] = intermediate
+    return facts
+
+
+def _change(what: str, old: Fact | None, new: Fact | None) -> tuple[str, str, str] | None:
+    """What it was, what it is and what became of it; None where that is the same, or one report has none of it."""
+    if what == "verdict":
+        was, now = str(old or NOT_RUN), str(new or NOT_RUN)
+        return None if was == now else (was, now, _became(was, now))
+    if what.startswith("cause ") and (old is None or new is None):
+        return str(old or "none"), str(new or "gone"), BETTER if old else WORSE
+    if isinstance(old, Intermediate) and isinstance(new, Intermediate):
+        return _of_intermediate(old, new)
+    is_other = old is not None and new is not None and not what.startswith("cause ")
+    return (str(old), str(new), "") if is_other and old != new else None
 
 
 def _became(before: str, after: str) -> str:
@@ -179,29 +186,14 @@ def _became(before: str, after: str) -> str:
     return BETTER if change < 0 and after != NOT_RUN else ""
 
 
-def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[ReportChange]:
-    if before != after:
-        yield ReportChange(name, "verdict", before, after, _became(before, after), layout)
-
-
-def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    before, after = ({one.fault: one.summary for one in each.causes} for each in (old, new))
-    for fault, summary in before.items():
-        if fault not in after:
-            yield ReportChange(name, f"cause {fault}", summary, "gone", BETTER)
-    for fault, summary in after.items():
-        if fault not in before:
-            yield ReportChange(name, f"cause {fault}", "none", summary, WORSE)
-
-
 def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, str] | None:
-    """What it was, what it is and what became of it; None where that is the same."""
-    before, after = ({(one.batch, one.head) for one in _wrong(each)} for each in (old, new))
-    was, now = _wrong_heads(old), _wrong_heads(new)
-    is_exposed = NOT_EXPOSED not in (was, now)
+    wrong, now_wrong = _wrong_heads(old), _wrong_heads(new)
+    was, now = _in_words(old), _in_words(new)
+    if NOT_EXPOSED in (was, now):
+        return None if was == now else (was, now, "")
     # Where the words are the same still, one of the two has batches that the other has not.
-    if was != now and (before != after or not is_exposed):
-        return was, now, "" if not is_exposed else WORSE if after - before else BETTER
+    if was != now and wrong != now_wrong:
+        return was, now, BETTER if now_wrong <= wrong else WORSE
     least, most = sorted((old.ratio, new.ratio))
     if not most > MOVED * least:
         return None
@@ -210,15 +202,16 @@ def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, st
     return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became
 
 
-def _wrong(intermediate: Intermediate) -> list[Head]:
-    return [head for head in intermediate.heads if head.mismatched]
+def _wrong_heads(intermediate: Intermediate) -> set[tuple[int | None, int]]:
+    return {(head.batch, head.head) for head in intermediate.heads if head.mismatched}
 
 
-def _wrong_heads(intermediate: Intermediate) -> str:
+def _in_words(intermediate: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`, `not exposed`."""
     if intermediate.status == NOT_EXPOSED:
         return NOT_EXPOSED
-    wrong, batches = _wrong(intermediate), (head.batch for head in intermediate.heads)
+    wrong = [head for head in intermediate.heads if head.mismatched]
+    batches = {head.batch for head in intermediate.heads}
     return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
 
@@ -241,7 +234,8 @@ def beside(report: Report, other: SecondCheck) -> Iterator[str]:
         yield f"beside {other.name}, in {', '.join(layouts)}: {words}"
     if other.is_saved:
         changes = changes_of(Reports(reports=(other.report,)), Reports(reports=(report,)))
-        yield from (f"beside {other.name}: {sentence}" for sentence in sentences_of(changes))
+        for sentence in sentences_of(changes):
+            yield f"beside {other.name}: {sentence}"
 
 
 def _came_to(report: Report) -> str:
