@@ -215,8 +215,10 @@ def _in_words(intermediate: Intermediate) -> str:
     return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
 
-def against(report: Report, other: SecondCheck) -> Iterator[Words]:
-    """What the other target came to, and the first place where both differ."""
+def against(report: Report) -> Iterator[Words]:
+    """What the other target came to, if there is one, and the first place where both differ."""
+    if (other := report.against) is None:
+        return
     target, device = other.report.target, other.report.environment.get("device", "")
     where = " on ".join(filter(None, (target.backend, device)))
     who = f"{other.name} ({where})" if where else other.name

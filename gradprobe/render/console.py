@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from ..model.case import Case
-from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Run
+from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Ranges, Run
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
 from .notation import (
@@ -145,10 +145,10 @@ def whereabouts(report: Report) -> Iterator[str]:
         if small := size_in_words(first):
             yield small
         yield from _wrong_rows(report.shown, first)
-    layouts = group(report.measured, lambda run: run.verdict if run.is_plain else "")
     for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
-        if runs := layouts.get(verdict):
-            yield f"{word} {', '.join(run.layout for run in runs)}"
+        runs = (run for run in report.measured if run.verdict == verdict and run.is_plain)
+        if layouts := ", ".join(run.layout for run in runs):
+            yield f"{word} {layouts}"
 
 
 def _wrong_rows(run: Run, first: Element) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _wrong_rows(run: Run, first: Element) -> Iterator[str]:
                 yield f"wrong {axis}: {rows}{keys if head.keys else ''}"
 
 
-def _count(ranges: Sequence[tuple[int, int]]) -> int:
+def _count(ranges: Ranges) -> int:
     return sum(last - start + 1 for start, last in ranges)
 
 

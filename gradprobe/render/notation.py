@@ -203,7 +203,9 @@ def heads_having(intermediate: Intermediate, status: str) -> str:
 
 def blame(run: Run, *, inherits: bool = True) -> str:
     """Which intermediates are wrong by themselves, in which heads, and, where asked for, which only inherit."""
-    by_status = group(run.intermediates, lambda each: each.status)
+    by_status: dict[str, list[Intermediate]] = {}
+    for one in run.intermediates:
+        by_status.setdefault(one.status, []).append(one)
     if MISMATCH not in by_status:
         within = "every element is within budget, but " if run.compares else ""
         return f"{within}the target breaks {run.broken[0].name}"

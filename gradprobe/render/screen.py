@@ -60,13 +60,11 @@ def marks_of(on: Terminal) -> Signs:
 def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
     edit = _section(edit_in_short(report), width, 4).cut(5, width)
-    lines = lines_in([_verdict(report, width), _first_line(report)], width)
+    lines = lines_in(
+        [_verdict(report, width), TextLine(Text(console.first_line(report), "bold"))], width
+    )
     lines += lines_in(cause_in_short(report, width), width)
     return [*lines, *edit.lines, *CommandLine(report.reproduce).lines(width)]
-
-
-def _first_line(report: Report) -> TextLine:
-    return TextLine(Text(console.first_line(report), "bold"))
 
 
 def _section(
@@ -112,10 +110,6 @@ def _closed(
     return [*lines, *again, *([Text(f"  more: {more}", "dim")] if more else [])]
 
 
-def _against(report: Report) -> Iterator[Words]:
-    return against(report, report.against) if report.against else iter(())
-
-
 def _check(report: Report, on: Terminal) -> list[Text]:
     width, run, signs = on.columns, report.shown, marks_of(on)
     notes, left = findings(report), unseen(report)
@@ -123,9 +117,16 @@ def _check(report: Report, on: Terminal) -> list[Text]:
         heads = [tables.HeadTable(report, run, signs)] if run.compares else []
         beyond = Words(console.beyond_the_case(report), rows=2)
         sections = [
-            _section([_verdict(report, width), beyond, _first_line(report)], width),
+            _section(
+                [
+                    _verdict(report, width),
+                    beyond,
+                    TextLine(Text(console.first_line(report), "bold")),
+                ],
+                width,
+            ),
             _section([Words("; ".join(console.whereabouts(report)), rows=2)], width, 1, ""),
-            _section(_against(report), width),
+            _section(against(report), width),
             _section(cause_in_short(report, width), width),
             _section(edit_in_short(report), width, 4),
             _section(heads, width, 2, "row"),
@@ -139,7 +140,7 @@ def _check(report: Report, on: Terminal) -> list[Text]:
     verdict = Words(console.verdict_words(report), "MATCH", GOOD, rows=2)
     made = [Words(console.sources(run), rows=2), Words(ran, rows=3)]
     sections = [
-        _section([verdict, *_against(report), *_worst(report)], width),
+        _section([verdict, *against(report), *_worst(report)], width),
         _section(made, width, 0, ""),
         _section([Words(console.beyond_the_case(report), rows=4)], width, 3),
     ]
@@ -240,9 +241,9 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
     run = report.shown
     first = run.first_mismatch
     yield from console.verdict_of(report)
-    yield from _against(report)
+    yield from against(report)
     if report.failing:
-        yield _first_line(report)
+        yield TextLine(Text(console.first_line(report), "bold"))
         yield Words("; ".join(console.whereabouts(report)), "", "dim")
         # Beside the cause one row of numbers is enough.
         yield from (

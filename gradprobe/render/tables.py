@@ -51,11 +51,11 @@ class HeadTable:
         case, compares = self.report.case, self.run.compares
         heads = case.heads if case else max(one.count for one in compares)
         for intermediate in compares:
-            own, shared = (
-                group(intermediate.heads, lambda head: head.head),
-                heads // intermediate.count,
-            )
-            parts = [own.get(head // shared, []) for head in range(heads)]
+            parts: list[list[Head]] = [[] for _ in range(heads)]
+            shared = heads // intermediate.count
+            for head in intermediate.heads:
+                for at in range(head.head * shared, (head.head + 1) * shared):
+                    parts[at].append(head)
             self.parts[intermediate.title] = parts
             self.states[intermediate.title] = tuple(map(_worst, parts))
 
@@ -69,13 +69,13 @@ class HeadTable:
 
     def grid(self, most: int) -> CellGrid:
         """A header, then a row for intermediates that are wrong in the same heads."""
-        alike = group(
-            self.run.compares, lambda row: row.title if self.each else self.states[row.title]
-        )
+        alike: dict[object, list[Intermediate]] = {}
+        for one in self.run.compares:
+            alike.setdefault(one.title if self.each else self.states[one.title], []).append(one)
         columns = self._columns(most)
         rows: list[list[str | Text]] = [[_TITLE, *map(self._title, columns)]]
-        for row in alike.values():
-            rows.append([self._label(row), *(self._cell(row, column) for column in columns)])
+        for those in alike.values():
+            rows.append([self._label(those), *(self._cell(those, column) for column in columns)])
         return CellGrid(rows, least=_CELL)
 
     def _columns(self, most: int) -> list[list[int]]:
@@ -89,9 +89,10 @@ class HeadTable:
     def _cell(self, alike: Sequence[Intermediate], column: Sequence[int]) -> Text:
         """`✗51×`: the worst status of a row in some heads, and its worst error."""
         parts = [part for one in alike for at in column for part in self.parts[one.title][at]]
-        worst, status = max(parts, key=lambda part: _order(part.ratio)), _worst(parts)
+        ratios = (math.inf if math.isnan(part.ratio) else part.ratio for part in parts)
+        worst, status = max(ratios), _worst(parts)
         sign = {MISMATCH: self.signs.mismatch, INHERITED: self.signs.inherited}.get(status, "")
-        return Text(f"{sign}{ratio(worst.ratio)}{self.signs.times}", STYLES.get(status, ""))
+        return Text(f"{sign}{ratio(worst)}{self.signs.times}", STYLES.get(status, ""))
 
     def _title(self, column: Sequence[int]) -> str:
         """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
@@ -110,10 +111,6 @@ class HeadTable:
 
 def _worst(parts: Iterable[Head]) -> str:
     return min((part.status for part in parts), key=(MISMATCH, INHERITED, MATCH).index)
-
-
-def _order(ratio: float) -> tuple[bool, float]:
-    return math.isnan(ratio), ratio
 
 
 def legend(marks: Signs) -> Words:
