@@ -33,13 +33,11 @@ class Rule:
 
     id: str
     name: str
-    """In CamelCase, for lists of rules."""
     level: str
     """SARIF's: error, warning, note, or none for what is told and no finding."""
     rank: float
     """0 to 100, the worst first."""
     topic: Topic
-    """What it means, and what to do."""
 
 
 RULES, RULE_OF = dict[str, Rule](), dict[str, Rule]()

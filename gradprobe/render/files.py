@@ -24,13 +24,7 @@ if TYPE_CHECKING:
     from ..model.documents import Reports
 
 
-def keeps_changing(file: str) -> bool:
-    """Whether a file may be written again and again. A stream may not: it would keep every version."""
-    return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
-
-
 INCOMPLETE = "incomplete"
-"""The verdict."""
 ERROR = {
     "kind": "Incomplete",
     "message": "the command did not finish: it is still running, or it was stopped",
@@ -40,6 +34,11 @@ ERROR = {
 _NOTHING_RUNS = {"--help", "-h", "--list"}
 _WRONG = ("mismatch", "survived")
 _OF_A_FILE = re.compile(r"([\w./-]+\.py):\w+", re.ASCII)
+
+
+def keeps_changing(file: str) -> bool:
+    """Whether a file may be written again and again. A stream may not: it would keep every version."""
+    return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
 
 
 def begin(words: Sequence[str]) -> None:
@@ -56,9 +55,8 @@ def begin(words: Sequence[str]) -> None:
 def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
     """Where the words of a command line have these of its options write."""
     words, found = own_words(words), {}
-    for at, word in enumerate(words):
+    for word, following in zip(words, [*words[1:], None], strict=True):
         flag, equals, file = word.partition("=")
-        following = words[at + 1] if at + 1 < len(words) else None
         named = file if equals else following
         if flag in flags and not FORMS[flag].unfinished:
             found[flag] = STDERR
@@ -81,22 +79,13 @@ def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
 def document(reproduce: str) -> dict[str, Any]:
     """What stands in the place of a report."""
     return {
-        "schema": "gradprobe.report/2",
-        "verdict": INCOMPLETE,
-        "error": ERROR,
-        "runs": [],
-        "first_mismatch": None,
-        "diagnoses": [],
-        "reproduce": reproduce,
-    }
+        "schema": "gradprobe.report/2", "verdict": INCOMPLETE, "error": ERROR, "runs": [], "first_mismatch": None,
+        "diagnoses": [], "reproduce": reproduce,
+    }  # fmt: skip
 
 
 def as_json(several: Reports, code: int | None) -> str:
-    """The reports as JSON: gradprobe.report/2, or gradprobe.reports/2 of several.
-
-    Args:
-        code: the exit code of the command; None as long as it runs.
-    """
+    """The reports as JSON, gradprobe.report/2 or gradprobe.reports/2 of several; as long as more come, incomplete."""
     from ..model.documents import several_document, text_of
 
     whole = several_document(several)
@@ -139,10 +128,9 @@ FORMS: Mapping[str, Form] = {
 def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
     """What makes the text of a form, of reports and an exit code; None as long as the command runs."""
     module, _, name = FORMS[flag].text.partition(":")
-    made: Callable[[Reports, int | None], str] = getattr(
-        import_module(f"gradprobe.render.{module}"), name
-    )
-    return made
+    maker: Callable[[Reports, int | None], str]
+    maker = getattr(import_module(f"gradprobe.render.{module}"), name)
+    return maker
 
 
 # The commands that write forms, and which.

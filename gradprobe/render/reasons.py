@@ -60,7 +60,7 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
         if cause.fix and not cause.is_certain:
             yield Words(f"fix: {cause.fix}")
         if cause.edit is not None:
-            yield from _edit_in_full(report, cause, cause.edit)
+            yield from _edit_in_full(cause, cause.edit)
     if not named:
         yield from _unnamed(report)
     yield from sentences(report.known)
@@ -91,7 +91,7 @@ def edit_in_short(report: Report) -> Iterator[ReportBlock]:
         return
     edit = cause.edit if cause.edit is not None and cause.edit.diff else passing_edit(report)
     if edit is not None:
-        yield from _tried(report, cause, edit, "; ".join(edit.reservations) or edit.words, 2)
+        yield from _tried(cause, edit, "; ".join(edit.reservations) or edit.words, 2)
         yield from sentences(map("so does another: {}".format, edit.others), rows=1)
         return
     if cause.fix:
@@ -129,24 +129,22 @@ def _unnamed(report: Report) -> Iterator[ReportBlock]:
         yield TextLine(Text.assemble((words[0], f"bold {CAUTION}"), words[1]))
 
 
-def _edit_in_full(report: Report, cause: Diagnosis, edit: TriedEdit) -> Iterator[ReportBlock]:
+def _edit_in_full(cause: Diagnosis, edit: TriedEdit) -> Iterator[ReportBlock]:
     """What was tried, as a diff where anything helped."""
     if not edit.diff:
         yield Words(f"{edit.words} ({edit.seconds:.0f} s)")
         return
     certain = ": the cause is certain" if edit.is_certain else ""
     took = f"{plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s"
-    yield from _tried(report, cause, edit, f"{edit.words} ({took}){certain}", ALL)
+    yield from _tried(cause, edit, f"{edit.words} ({took}){certain}", ALL)
     yield from sentences((*edit.reservations, *edit.limits))
     yield from sentences(map("so does another: {}".format, edit.others))
 
 
-def _tried(
-    report: Report, cause: Diagnosis, edit: TriedEdit, words: str, rows: int
-) -> Iterator[ReportBlock]:
+def _tried(cause: Diagnosis, edit: TriedEdit, words: str, rows: int) -> Iterator[ReportBlock]:
     style = GOOD if edit.is_certain else f"bold {CAUTION}"
     yield Words(words, f"{edit_name(edit).upper()}, tried:", style, rows)
-    yield EditDiff(edit, base_of(report), cause.where[0].file if cause.where else "")
+    yield EditDiff(edit, cause.where[0].file if cause.where else "")
 
 
 @dataclass(frozen=True)
@@ -164,8 +162,7 @@ class Excerpt:
         gutter = f"  {where.line} | "
         room = width - len(gutter)
         code, first = code_window(where.code, where.column or 0, where.length, room)
-        place = Text(self.place(width), overflow="ignore")
-        lines = [place, Text.assemble((gutter, "dim"), code)]
+        lines = [Text(self.place(width), overflow="ignore"), Text.assemble((gutter, "dim"), code)]
         if mark := _mark(where, first, room):
             lines.append(Text.assemble((f"{'| ':>{len(gutter)}}", "dim"), (mark, BAD)))
         return lines
@@ -233,7 +230,6 @@ class EditDiff:
     """What an edit replaces, as a diff; the same change in several places once."""
 
     edit: TriedEdit
-    base: Base
     named: str = ""
     """The file that was named just above."""
     kind: ClassVar[str] = "changes"
@@ -242,20 +238,16 @@ class EditDiff:
         """The lines that change."""
         lines = list[Text]()
         for alike in group(replacements_of(self.edit.diff), _stripped).values():
-            lines.append(Text(self._place(alike, width), "cyan"))
+            lines.append(Text(self._place(alike), "cyan"))
             lines += _changed_lines(alike[0], width - 4)
         return lines
 
-    def _place(self, alike: Sequence[Replacement], width: int) -> str:
+    def _place(self, alike: Sequence[Replacement]) -> str:
         """`@@ line 146 of other.py, and the same in lines 204, 276 @@`."""
         is_named = os.path.realpath(self.edit.file) == os.path.realpath(self.named)
-        file = "" if is_named else self.base.short(self.edit.file)
+        file = "" if is_named else f" of {os.path.basename(self.edit.file)}"
         also = _and_lines(alike[1:], _MOST_PLACES)
-        for name in (file, os.path.basename(file)):
-            words = f"  @@ line {alike[0].line}{f' of {name}' if name else ''}{f', and {also}' if also else ''} @@"
-            if len(words) <= width:
-                break
-        return words
+        return f"  @@ line {alike[0].line}{file}{', and ' if also else ''}{also} @@"
 
     def all_lines(self) -> Iterator[tuple[str, str]]:
         """The lines of the whole diff, each with what it is: added, removed, place or context."""

@@ -25,8 +25,7 @@ class ReportBlock(Protocol):
     kind: ClassVar[str]
     """By which a page lays it out."""
 
-    def lines(self, width: int) -> Sequence[Text]:
-        """As a terminal of so many columns shows it."""
+    def lines(self, width: int) -> Sequence[Text]: ...
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,11 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Rows of cells, the first of them dim: so many columns to the left, the others to the right."""
+    """Rows of cells, the first of them dim: so many columns to the left, the others to the right, of a least width."""
 
     rows: Sequence[Sequence[str | Text]]
     left: int = 1
     least: int = 0
-    """How wide each of the others is at least."""
     kind: ClassVar[str] = "grid"
 
     def lines(self, _: int) -> Sequence[Text]:
@@ -109,7 +107,6 @@ def sentences(texts: Iterable[str], rows: int = ALL) -> Iterator[Words]:
 
 
 def lines_in(blocks: Iterable[ReportBlock], width: int) -> list[Text]:
-    """All of them, as a terminal of so many columns shows them."""
     lines = list[Text]()
     for block in blocks:
         lines += block.lines(width)

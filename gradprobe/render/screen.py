@@ -41,15 +41,14 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """The report on one screen; where all of it is asked for, and of an audit, in full."""
     on = on or terminal()
     is_survey = any(run.tried for run in report.runs)
-    if report.audit is not None or (is_survey and on.details):
-        return _in_full(report, on)
-    if is_survey:
-        return _survey(report, on)
-    if report.close_up is not None:
+    is_failed = report.verdict == FAILED or not report.measured
+    if report.close_up is not None and not is_survey:
         return _close_up(report, on)
-    if report.verdict == FAILED or not report.measured:
+    if is_failed and not is_survey and report.audit is None:
         return _failed(report, on)
-    return _in_full(report, on) if on.details else _check(report, on)
+    if on.details or report.audit is not None:
+        return lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
+    return _survey(report, on) if is_survey else _check(report, on)
 
 
 def marks_of(on: Terminal) -> Signs:
@@ -59,12 +58,10 @@ def marks_of(on: Terminal) -> Signs:
 
 def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
-    edit = _section(edit_in_short(report), width, 4).cut(5, width)
-    lines = lines_in(
-        [_verdict(report, width), TextLine(Text(console.first_line(report), "bold"))], width
-    )
+    lines = [*_verdict(report, width).lines(width), Text(console.first_line(report), "bold")]
     lines += lines_in(cause_in_short(report, width), width)
-    return [*lines, *edit.lines, *CommandLine(report.reproduce).lines(width)]
+    lines += _section(edit_in_short(report), width, 4).cut(5, width).lines
+    return [*lines, *CommandLine(report.reproduce).lines(width)]
 
 
 def _section(
@@ -116,15 +113,9 @@ def _check(report: Report, on: Terminal) -> list[Text]:
     if report.failing:
         heads = [tables.HeadTable(report, run, signs)] if run.compares else []
         beyond = Words(console.beyond_the_case(report), rows=2)
+        first = TextLine(Text(console.first_line(report), "bold"))
         sections = [
-            _section(
-                [
-                    _verdict(report, width),
-                    beyond,
-                    TextLine(Text(console.first_line(report), "bold")),
-                ],
-                width,
-            ),
+            _section([_verdict(report, width), beyond, first], width),
             _section([Words("; ".join(console.whereabouts(report)), rows=2)], width, 1, ""),
             _section(against(report), width),
             _section(cause_in_short(report, width), width),
@@ -218,14 +209,6 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
         ]
     notes = list(survey.notes_in_short(report))
     return _closed(report, on, sections, notes, is_wrong=bool(wrong))
-
-
-def _in_full(report: Report, on: Terminal) -> list[Text]:
-    """All that a check has to say; of more than a screen the verdict once more below."""
-    lines = lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
-    is_tall = on.rows is not None and len(lines) >= on.rows
-    is_check = report.strides is None and report.audit is None
-    return [*lines, *(console.headline(report, on.columns) if is_tall and is_check else [])]
 
 
 def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:

@@ -20,13 +20,11 @@ from ..model.report import CauseLine, CheckedTarget, Origin, Report
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file."""
+    """A line of a file, from 1, or the file alone; and the function or kernel, or the code, that stands there."""
 
     file: str
     line: int | None
-    """From 1; None where the file alone is known."""
     name: str = ""
-    """The function or kernel that is defined there, or the code that stands there."""
 
 
 def origin_here() -> Origin:
@@ -54,12 +52,10 @@ def base_of(part: Report | Reports) -> Base:
 
 @dataclass(frozen=True)
 class Base:
-    """Against what paths are told; all absolute."""
+    """Against what paths are told, all absolute: relative to a root, and where relative ones begin."""
 
     root: str
-    """The folder that paths are relative to: a repository."""
     here: str
-    """The folder that relative paths begin at."""
     home: str = ""
 
     def short(self, file: str) -> str:

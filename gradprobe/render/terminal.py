@@ -51,16 +51,14 @@ def dump(json_file: str | None, document: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Terminal:
-    """What stdout can show."""
+    """What stdout can show, in so many rows: None where it is no terminal."""
 
     columns: int
     rows: int | None
-    """None where it is no terminal."""
     utf8: bool
     details: bool = False
-    """Whether all of a report is to be shown."""
     rest: str = ""
-    """The command that shows all of it, where that is not the same one with --details."""
+    """The command that shows all of a report, where that is not the same one with --details."""
     is_said: bool = False
     """Whether what ended a check stands there already."""
 
@@ -123,7 +121,7 @@ def _safe(line: Text) -> Text:
 
 
 def write_stderr(text: str) -> None:
-    """Writes to stderr, safely for a terminal and the log of a CI."""
+    """Safely for a terminal and the log of a CI."""
     sys.stderr.write(safe(text))
     sys.stderr.flush()
 
@@ -134,7 +132,7 @@ def note(words: str) -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Writes to stdout, safely for a terminal and the log of a CI."""
+    """Safely for a terminal and the log of a CI."""
     write_as_is(safe(text))
 
 

@@ -103,7 +103,7 @@ def test_an_edit_that_was_tried_stands_below_its_cause_as_a_diff_in_place_of_the
     lines = shown(structs.replace(CAUSE, edit=TRIED), width=80)
     assert lines[-6:] == [
         "FIX, tried: with it all matches: contiguous and a fresh draw (12 edits tried, 6",
-        "  s): the cause is certain", "  @@ line 204 of /repository/lazy.py @@",
+        "  s): the cause is certain", "  @@ line 204 of lazy.py @@",
         "  - h * stride_qh", "  + h * stride_doh", "  so does another: line 3: h",
     ]  # fmt: skip
     assert not any(line.startswith("  fix: ") for line in lines)
