@@ -150,7 +150,8 @@ def _blocks(report: Report) -> Iterator[ReportBlock]:
 
 def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:
     """The blocks, those of one kind that follow one another together."""
-    return [(kind, list(those)) for kind, those in groupby(blocks, lambda block: block.kind)]
+    kinds = groupby(blocks, lambda block: type(block).__name__)
+    return [(kind, list(those)) for kind, those in kinds]
 
 
 def _close_ups(report: Report) -> Iterator[tuple[str, _GroupedBlocks]]:

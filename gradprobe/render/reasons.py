@@ -6,7 +6,6 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.text import Text
 
@@ -154,7 +153,6 @@ class Excerpt:
     wheres: Sequence[CauseLine]
     base: Base
     listings: Sequence[Listing] = ()
-    kind: ClassVar[str] = "excerpt"
 
     def lines(self, width: int) -> Sequence[Text]:
         """Its places, the code, and a mark below what is wrong in it."""
@@ -232,7 +230,6 @@ class EditDiff:
     edit: TriedEdit
     named: str = ""
     """The file that was named just above."""
-    kind: ClassVar[str] = "changes"
 
     def lines(self, width: int) -> Sequence[Text]:
         """The lines that change."""

@@ -6,7 +6,7 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -22,8 +22,7 @@ ALL = 1000
 
 
 class ReportBlock(Protocol):
-    kind: ClassVar[str]
-    """By which a page lays it out."""
+    """A page lays it out by the name of its class."""
 
     def lines(self, width: int) -> Sequence[Text]: ...
 
@@ -33,7 +32,6 @@ class Title:
     """A heading on a page, an empty line on a terminal."""
 
     text: str
-    kind: ClassVar[str] = "title"
 
     def lines(self, _: int) -> Sequence[Text]:
         return [Text()]
@@ -50,7 +48,6 @@ class Words:
     rows: int = ALL
     hangs: bool = False
     """Whether all of its lines stand beside its head."""
-    kind: ClassVar[str] = "words"
 
     def lines(self, width: int) -> Sequence[Text]:
         if self.head:
@@ -63,7 +60,6 @@ class TextLine:
     """A line that is never folded."""
 
     text: Text
-    kind: ClassVar[str] = "line"
 
     def lines(self, _: int) -> Sequence[Text]:
         return [self.text]
@@ -74,7 +70,6 @@ class CommandLine:
     """A command that does the same again."""
 
     text: str
-    kind: ClassVar[str] = "command"
 
     def lines(self, _: int) -> Sequence[Text]:
         return [Text(f"  again: {self.text}", overflow="ignore")]
@@ -87,7 +82,6 @@ class CellGrid:
     rows: Sequence[Sequence[str | Text]]
     left: int = 1
     least: int = 0
-    kind: ClassVar[str] = "grid"
 
     def lines(self, _: int) -> Sequence[Text]:
         table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))

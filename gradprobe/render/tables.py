@@ -7,7 +7,6 @@ import textwrap
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from rich.text import Text
 
@@ -45,7 +44,6 @@ class HeadTable:
     """By title what an intermediate has of each query head, in every batch: of dK and dV of its key head."""
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The status in each query head."""
-    kind: ClassVar[str] = "heads"
 
     def __post_init__(self) -> None:
         case, compares = self.report.case, self.run.compares

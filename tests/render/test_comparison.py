@@ -76,27 +76,18 @@ def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(
     assert [change[3] for change in found] == ([] if became is None else [became])
 
 
+CAUSE = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
+
+
 def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
-    cause = {
-        "fault": "stride/do-head",
-        "class": "S1",
-        "summary": "dO is misread",
-        "explained": 1.0,
-    }
-    without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[cause])
+    without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[CAUSE])
     assert told(without, having) == [("cause stride/do-head", "none", "dO is misread", WORSE)]
     assert told(having, without) == [("cause stride/do-head", "dO is misread", "gone", BETTER)]
 
 
 def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right():
-    cause = {
-        "fault": "stride/do-head",
-        "class": "S1",
-        "summary": "dO is misread",
-        "explained": 1.0,
-    }
     runs = wrong_in(), wrong_in(1, 2, layout="distinct"), wrong_in(3, layout="other")
-    wrong = reports(*runs, diagnoses=[cause])
+    wrong = reports(*runs, diagnoses=[CAUSE])
     # Such as the layout that is tried first, beside all those of the last check.
     assert since(wrong, reports(wrong_in(2, layout="distinct"))) == [
         "dS in distinct: wrong in heads 1-2 -> wrong in head 2"
@@ -105,14 +96,13 @@ def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right
         "dS in contiguous: wrong in heads 1-2 -> right",
         "verdict in contiguous: mismatch -> match",
     ]
-    other = cause | {"fault": "mask/causal", "summary": "no mask"}
+    other = CAUSE | {"fault": "mask/causal", "summary": "no mask"}
     other = reports(wrong_in(3, layout="other"), diagnoses=[other])
     assert since(wrong, other) == [
         "cause stride/do-head: dO is misread -> gone",
         "cause mask/causal: none -> no mask",
     ]
-    assert since(None, wrong) == []
-    assert since(wrong, wrong) == []
+    assert since(None, wrong) == since(wrong, wrong) == []
 
 
 def test_a_check_that_is_no_longer_made_is_worse():

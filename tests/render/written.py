@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import sqlite3
 from functools import cache
@@ -139,19 +140,11 @@ def with_memory(*kinds: str) -> dict[str, Any]:
 
 def many_heads(heads: int = 128, batches: int = 2) -> dict[str, Any]:
     """Every head of every intermediate wrong, in three layouts."""
-    names = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV")
-    status = {"dP": "mismatch"}
-    entries = [
-        entry(
-            name,
-            *(
-                head(h, b, status.get(name, "inherited"))
-                for b in range(batches)
-                for h in range(heads)
-            ),
-        )
-        for name in names
-    ]
+    entries = []
+    for name in ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"):
+        status = "mismatch" if name == "dP" else "inherited"
+        numbers = itertools.product(range(batches), range(heads))
+        entries.append(entry(name, *(head(h, b, status) for b, h in numbers)))
     layouts = ("contiguous", "distinct", "do=expanded")
     return document(*(run(layout, *entries, first_mismatch=FIRST) for layout in layouts))
 
