@@ -18,7 +18,6 @@ from ..model.layout_run import HIDDEN, LEVELS, MATCH, Head, Intermediate, Run
 from ..model.number import in_words, plural, ratio
 from ..model.report import Diagnosis, Report
 from ..model.writing import visible
-from .console import layouts_of
 from .notation import (
     BAD,
     CAUTION,
@@ -29,8 +28,7 @@ from .notation import (
     heads_by_batch,
     so_far,
 )
-from .reasons import reasons
-from .rows import CommandLine, ReportBlock, TextLine, Words, sentences
+from .rows import ReportBlock, TextLine, Words, sentences
 from .screen import all_of
 from .source_places import with_origin
 from .tables import close_up
@@ -137,15 +135,7 @@ def _blocks(report: Report) -> Iterator[ReportBlock]:
         yield from sentences(error.details)
         if error.code:
             yield TextLine(Text(f"{error.file}:{error.line}  {error.code}"))
-    is_survey = any(run.tried for run in report.runs)
-    if report.measured or report.audit or is_survey:
-        yield from all_of(report, _COLUMNS, UTF8)
-    else:
-        yield from reasons(report)
-        yield from layouts_of(report, UTF8)
-    is_told = is_survey or report.audit or (report.failing and report.measured)
-    if report.reproduce and not is_told:
-        yield CommandLine(report.reproduce)
+    yield from all_of(report, _COLUMNS, UTF8)
 
 
 def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:

@@ -212,12 +212,18 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
 
 
 def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
-    """A check that came to results, a survey of layouts, or an audit."""
+    """A check, a survey of layouts, or an audit."""
     if report.audit is not None:
-        return _all_of_audit(report)
-    if any(run.tried for run in report.runs):
-        return _all_of_survey(report, width, signs)
-    return _all_of_check(report, width, signs)
+        yield from _all_of_audit(report)
+    elif any(run.tried for run in report.runs):
+        yield from _all_of_survey(report, width, signs)
+    elif report.measured:
+        yield from _all_of_check(report, width, signs)
+    else:
+        yield from reasons(report)
+        yield from console.layouts_of(report, signs)
+    if report.reproduce:
+        yield CommandLine(report.reproduce)
 
 
 def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
@@ -229,9 +235,7 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
         yield TextLine(Text(console.first_line(report), "bold"))
         yield Words("; ".join(console.whereabouts(report)), "", "dim")
         # Beside the cause one row of numbers is enough.
-        yield from (
-            tables.numbers_around(first, width, one_row=bool(report.causes)) if first else ()
-        )
+        yield from tables.numbers_around(first, width, one_row=bool(report.causes))
         yield from reasons(report)
     if run.compares:
         yield Title("Every head")
@@ -250,8 +254,6 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
     ).items():
         names = " ".join(f"{kernel.name}:{kernel.line}" for kernel in kernels)
         yield Words(f"{base.short(file)} sha256 {digest}: {names}", "", "dim")
-    if report.failing and report.reproduce:
-        yield CommandLine(report.reproduce)
 
 
 def _all_of_survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
@@ -261,8 +263,7 @@ def _all_of_survey(report: Report, width: int, signs: Signs) -> Iterator[ReportB
         line, words = survey.place_of_run(report, wrong[0])
         yield TextLine(Text(line, "bold"))
         yield Words(words)
-        first = wrong[0].first_mismatch
-        yield from tables.numbers_around(first, width) if first is not None else ()
+        yield from tables.numbers_around(wrong[0].first_mismatch, width)
         yield from reasons(report)
     yield from sentences((*survey.in_common(report), *survey.memory_told(report)))
     for words in survey.warning_words(report):
@@ -271,7 +272,6 @@ def _all_of_survey(report: Report, width: int, signs: Signs) -> Iterator[ReportB
     yield from survey.matrix(report, signs)
     yield Title("Besides")
     yield from sentences(survey.sentences_of(report))
-    yield CommandLine(report.reproduce)
 
 
 def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
@@ -299,7 +299,6 @@ def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
     where_from = base_of(report).short(target.file)
     ran = f"ran {target.function} of {where_from}, sha256 {target.sha256[:12]}"
     yield from sentences(("; ".join(told), f"called with {'; '.join(audit.taken)}", ran))
-    yield CommandLine(report.reproduce)
 
 
 def _drawn(runs: Iterable[Run]) -> str:

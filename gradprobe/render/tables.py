@@ -117,10 +117,11 @@ def legend(marks: Signs) -> Words:
     return Words(words, "", "dim")
 
 
-def numbers_around(place: Element, width: int, *, one_row: bool = False) -> Iterator[ReportBlock]:
+def numbers_around(
+    place: Element | None, width: int, *, one_row: bool = False
+) -> Iterator[ReportBlock]:
     """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
-    around = place.window
-    if around is None:
+    if place is None or (around := place.window) is None:
         return
     row, col = place.row or 0, place.col or 0
     cells = max(1, min(len(around.cols), (width - 22) // 12))
