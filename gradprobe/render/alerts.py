@@ -100,7 +100,11 @@ def alerts_in(report: Report) -> Iterator[Alert]:
     """Those of one report: errors as they are found, in the order of the dataflow, then warnings."""
     yield from _errors(errors_of(report))
     for warned in report.warnings:
-        yield _warning(report, warned)
+        kind, layouts = warned.kind, warned.layouts
+        memory = (one for one in report.memory if one.layout in ("", *layouts))
+        told = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
+        seen = (warned, *memory)
+        yield _alert(report, RULE_OF[kind], warned.about, told, seen, kind=kind, level=WARNING)
 
 
 def _errors(report: Report) -> Iterator[Alert]:
@@ -108,10 +112,9 @@ def _errors(report: Report) -> Iterator[Alert]:
         yield _failed(report, error, "check")
     for cause in report.causes:
         yield _cause(report, cause)
-    for name, found in report.by_status(MISMATCH):
-        yield _wrong(report, name, found)
-    for name, found in report.by_status(INHERITED):
-        yield _inherited(report, name, found)
+    for status in (MISMATCH, INHERITED):
+        for name, found in report.by_status(status):
+            yield _of_intermediate(report, name, found, status)
     yield from _broken(report)
     for finding in report.memory:
         yield _stray(report, finding)
@@ -152,16 +155,6 @@ def _alert(
     return Alert(rule, report.name, what, told, unique, kind, level or rule.level)
 
 
-def _warning(report: Report, warned: WarningNote) -> Alert:
-    """What a report tells and does not count, at the lines that were seen in its layouts."""
-    kind, layouts = warned.kind, warned.layouts
-    memory = (one for one in report.memory if one.layout in ("", *layouts))
-    words = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-    return _alert(
-        report, RULE_OF[kind], warned.about, words, (warned, *memory), kind=kind, level=WARNING
-    )
-
-
 def _failed(report: Report, error: Error, what: str) -> Alert:
     rule = RULE_OF.get(error.kind, TOOL)
     # A wrong command is no fault of any file.
@@ -185,28 +178,25 @@ def _stray(report: Report, finding: MemoryFinding) -> Alert:
     return _alert(report, rule, what, words, [finding], kind=finding.kind)
 
 
-def _wrong(report: Report, name: str, found: SearchResult) -> Alert:
-    sentences = [f"{name} is wrong by itself: its own inputs do not explain it."]
-    sentences.append(_extent(found, MISMATCH))
+def _of_intermediate(report: Report, name: str, found: SearchResult, status: str) -> Alert:
+    run, worst = max(found, key=lambda pair: pair[1].ratio)
+    layouts = _layouts(run.layout for run, _ in found)
+    extent = f"{heads_having(worst, status)}; {counts_in_words(worst)} in {run.layout}."
+    places = places_of(report, worst.name, inherits=status == INHERITED)
+    if status == INHERITED:
+        words = f"{name} only inherits: it is wrong, but right given its wrong inputs."
+        causes = " and ".join(f"{cause.fault} ({cause.summary})" for cause in report.causes)
+        told = [words, f"{layouts}: {extent}", f"It comes from {causes}." if causes else ""]
+        return _alert(report, INHERITS, name, told, places=places)
+    words = f"{name} is wrong by itself: its own inputs do not explain it."
+    told = [words, f"{layouts}: {extent}"]
     if report.is_right_when_contiguous:
         why = "the arithmetic is right, an address (a stride) is not"
-        sentences.append(f"Right when contiguous: {why}.")
-    sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
-    for run, _ in found:
-        if run.first_mismatch and run.first_mismatch.title == name:
-            sentences.append(element_line(run.first_mismatch))
-            break
-    places = places_of(report, found[0][1].name)
-    return _alert(report, WRONG, name, sentences, places=places)
-
-
-def _inherited(report: Report, name: str, found: SearchResult) -> Alert:
-    sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs."]
-    sentences.append(_extent(found, INHERITED))
-    if causes := [f"{cause.fault} ({cause.summary})" for cause in report.causes]:
-        sentences.append(f"It comes from {' and '.join(causes)}.")
-    places = places_of(report, found[0][1].name, inherits=True)
-    return _alert(report, INHERITS, name, sentences, places=places)
+        told.append(f"Right when contiguous: {why}.")
+    told += map(cause_in_words, report.causes or report.diagnoses[:1])
+    firsts = (run.first_mismatch for run, _ in found if run.first_mismatch)
+    told += [element_line(first) for first in firsts if first.title == name][:1]
+    return _alert(report, WRONG, name, told, places=places)
 
 
 def _broken(report: Report) -> Iterator[Alert]:
@@ -220,13 +210,6 @@ def _broken(report: Report) -> Iterator[Alert]:
         sentences = [f"{residual(identity)} in {layout}.", f"{layouts}."]
         sentences += [] if report.first_mismatch else [identity_line(identity)]
         yield _alert(report, IDENTITY, key, sentences)
-
-
-def _extent(found: SearchResult, status: str) -> str:
-    """In which layouts and heads, and how much."""
-    run, worst = max(found, key=lambda pair: pair[1].ratio)
-    layouts = _layouts(run.layout for run, _ in found)
-    return f"{layouts}: {heads_having(worst, status)}; {counts_in_words(worst)} in {run.layout}."
 
 
 def _layouts(layouts: Iterable[str]) -> str:

@@ -63,7 +63,14 @@ def verdict_words(report: Report) -> str:
     """What stands beside the verdict of a report that came to results."""
     target, first, run = report.chosen or report.target.name, report.measured[0], report.failing
     if run is not None:
-        return f"{_blame_of(run)} ({target}, {run.layout})"
+        if run.has_wrong_elements or run.broken:
+            return f"{blame(run)} ({target}, {run.layout})"
+        from .alerts import RULE_OF
+
+        title = RULE_OF[run.memory[0].kind].topic.title
+        before = "" if run.compares else " before the layout is refused"
+        words = f"every element is within budget, but {title[0].lower()}{title[1:]}{before}"
+        return f"{words} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), len(report.measured)
     words = f"{target}: {count} within budget in {plural(runs, 'layout')} ({first.precision})"
     if not (idle := report.target.idle):
@@ -72,16 +79,6 @@ def verdict_words(report: Report) -> str:
     files = " and ".join(base.shorten(Place(file, None)) for file in idle[:2])
     files = files if len(idle) < 3 else f"{len(idle)} files"
     return f"{words}; torch alone ran: no kernel of {files} was launched"
-
-
-def _blame_of(run: Run) -> str:
-    if run.has_wrong_elements or run.broken:
-        return blame(run)
-    from .alerts import RULE_OF
-
-    title = RULE_OF[run.memory[0].kind].topic.title
-    before = "" if run.compares else " before the layout is refused"
-    return f"every element is within budget, but {title[0].lower()}{title[1:]}{before}"
 
 
 def _on_ranks(case: Case, element: Element) -> str:

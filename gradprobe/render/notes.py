@@ -34,7 +34,11 @@ def findings(report: Report) -> list[str]:
     What limits the verdict comes first, then what no comparison shows, what was asked for, and what to do next.
     """
     known = report.known if report.causes else ()
-    told = [*limits(report), *_memory(report), *_observed(report), *known]
+    told = limits(report)
+    if strays := _strays(report):
+        more = f" ({plural(len(strays) - 1, 'finding')} more about memory)"
+        told.append(in_short(strays[0].sentence) + (more if len(strays) > 1 else ""))
+    told += [*_observed(report), *known]
     told += sorted(report.notes, key=lambda note: not note.startswith(_FIRST))
     told += [*target_warnings(report), *report.hints]
     return [note for note in dict.fromkeys(told) if _QUIET not in note]
@@ -91,13 +95,6 @@ def _strays(report: Report) -> list[Group]:
             found.append((run.layout, finding))
     causes = [cause.summary for cause in report.causes]
     return [stray for stray in grouped(found) if stray.sentence not in causes]
-
-
-def _memory(report: Report) -> Iterator[str]:
-    if strays := _strays(report):
-        more = plural(len(strays) - 1, "finding")
-        more = f" ({more} more about memory)" if len(strays) > 1 else ""
-        yield f"{in_short(strays[0].sentence)}{more}"
 
 
 def _observed(report: Report) -> Iterator[str]:

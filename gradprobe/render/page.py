@@ -54,6 +54,10 @@ _SCALE = (
     ("w3", "up to 4,096 times"), ("w4", "more, or not finite"), ("hidden", "masked"),
 )  # fmt: skip
 """The classes of tiles, with their words."""
+TILES = {HIDDEN: "hidden", "a": "r0", "b": "r0", "c": "r1"}
+"""The class of a tile by its letter."""
+for _at, _sign in enumerate(LEVELS[3:]):
+    TILES[_sign] = f"w{min(4, 1 + _at // 4)}"
 _GroupedBlocks = list[tuple[str, list[ReportBlock]]]
 
 
@@ -197,20 +201,12 @@ def _tile_map(intermediate: Intermediate, heads: Sequence[Head]) -> dict[str, An
     return {"name": name, "status": first.status, "words": words, "picture": picture}
 
 
-def tile_class(sign: str) -> str:
-    """The class of a tile, by its letter."""
-    if sign == HIDDEN:
-        return "hidden"
-    level = LEVELS.index(sign.lower())
-    return ("r0", "r0", "r1")[level] if level < 3 else f"w{min(4, 1 + (level - 3) // 4)}"
-
-
 def _drawn(lines: Sequence[str], label: str) -> Markup:
     """A map, a tile a unit: what is wrong is crossed."""
     paths: dict[str, str] = {}
     for y, line in enumerate(lines):
         x = 0
-        for name, those in groupby(map(tile_class, line)):
+        for name, those in groupby(map(TILES.__getitem__, line.lower())):
             long = len(list(those))
             paths[name] = paths.get(name, "") + f"M{x} {y}h{long}v1h-{long}z"
             x += long

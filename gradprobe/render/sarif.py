@@ -9,13 +9,13 @@ from urllib.parse import quote
 from .. import __version__
 from ..model.documents import Reports, text_of
 from ..model.layout_run import MATCH, MISMATCH
-from ..model.report import Report
 from ..model.writing import visible
 from .alerts import RULES, Alert, Rule, alerts_of
 from .notation import errors_of, so_far
 from .source_places import Base, base_of
 from .topic import in_markdown
 
+_ENDED = (MATCH, MISMATCH)
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -32,11 +32,17 @@ def text(several: Reports, code: int | None) -> str:
             seen[alert.fingerprint] += 1  # what tells those of one fingerprint apart
             results.append(_result(alert, base, seen[alert.fingerprint]))
         else:
-            notes.append(_note(alert))
+            rule = {"id": alert.rule.id, "index": _index(alert.rule)}
+            level = "note" if alert.level == "none" else alert.level
+            message = {"text": _text(alert)}
+            notes.append({"level": level, "message": message, "associatedRule": rule})
+    counted = map(errors_of, reports)
     version = several.origin.version if several.origin else __version__
     driver = {"name": "gradprobe", "version": version, "rules": list(map(_rule, RULES.values()))}
     invocation = {
-        "executionSuccessful": all(map(_has_ended, reports)),
+        "executionSuccessful": all(
+            one.error is None and one.verdict in _ENDED for one in counted
+        ),
         "toolExecutionNotifications": notes,
     }
     root = quote(base.root.rstrip("/"), errors="replace")
@@ -48,11 +54,6 @@ def text(several: Reports, code: int | None) -> str:
         "results": results,
     }
     return text_of({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
-
-
-def _has_ended(report: Report) -> bool:
-    counted = errors_of(report)
-    return counted.verdict in (MATCH, MISMATCH) and counted.error is None
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -69,12 +70,6 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _index(rule: Rule) -> int:
     return list(RULES).index(rule.id)
-
-
-def _note(alert: Alert) -> dict[str, Any]:
-    level = "note" if alert.level == "none" else alert.level
-    rule = {"id": alert.rule.id, "index": _index(alert.rule)}
-    return {"level": level, "message": {"text": _text(alert)}, "associatedRule": rule}
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:

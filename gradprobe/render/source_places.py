@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import quote
@@ -15,7 +14,7 @@ from ..model.documents import Reports
 from ..model.intermediates import is_named_after
 from ..model.layout_run import Error
 from ..model.memory_finding import MemoryFinding, WarningNote
-from ..model.report import CauseLine, CheckedTarget, Origin, Report
+from ..model.report import CauseLine, Origin, Report
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,13 @@ def places_of(
             if not inherits or is_named_after(where.kernel, intermediate):
                 found.append(place_of(where))
         found += [] if inherits else [k for k in kernels if is_named_after(k.name, intermediate)]
-    found += [*_function(report.target), *kernels]
-    return tuple(dict.fromkeys(place for place in found if place.file))
-
-
-def _function(target: CheckedTarget) -> Iterator[Place]:
-    """The target's own function; of a target that did not get as far as being found, the file that its name gives."""
+    target = report.target
     file, _, function = target.name.rpartition(":")
     if target.file:
-        yield Place(target.file, target.line or None, function or file)
-    elif file.endswith(".py"):
-        yield Place(file, None, function)
+        found.append(Place(target.file, target.line or None, function or file))
+    elif file.endswith(".py"):  # a target that did not get as far as being found
+        found.append(Place(file, None, function))
+    return tuple(dict.fromkeys(place for place in (*found, *kernels) if place.file))
 
 
 def place_of(part: CauseLine | MemoryFinding | Error | WarningNote) -> Place:

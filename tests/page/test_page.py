@@ -8,7 +8,7 @@ from msgspec import structs
 from gradprobe.model.documents import Reports, load
 from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Listing, Report, TriedEdit
-from gradprobe.render.page import maps_of, text, tile_class
+from gradprobe.render.page import TILES, maps_of, text
 from tests.page.made import page_of, right, saved, several
 from tests.render.written import document, entry, faulty, head, run
 
@@ -82,7 +82,7 @@ def test_the_letters_of_maps_have_classes():
     letters = dict(
         zip("aCdghopz-", ["r0", "r1", "w1", "w1", "w2", "w3", "w4", "w4", "hidden"], strict=True)
     )
-    assert {letter: tile_class(letter) for letter in letters} == letters
+    assert {letter: TILES[letter.lower()] for letter in letters} == letters
 
 
 def test_wrong_heads_whose_maps_are_alike_share_one():
