@@ -91,7 +91,9 @@ class Alert:
 
 def alerts_of(reports: Iterable[Report]) -> list[Alert]:
     """Every finding of the reports, the worst first: by the rank of their rule, then as a report tells them."""
-    found = [pair for report in reports for pair in enumerate(alerts_in(report))]
+    found = list[tuple[int, Alert]]()
+    for report in reports:
+        found += enumerate(alerts_in(report))
     found.sort(key=lambda pair: (-pair[1].rule.rank, pair[0]))
     return [alert for _, alert in found]
 
@@ -164,7 +166,6 @@ def _failed(report: Report, error: Error, what: str) -> Alert:
 
 
 def _cause(report: Report, cause: Diagnosis) -> Alert:
-    """At its own lines."""
     sentences = [cause_in_words(cause), *map("{}.".format, cause.evidence)]
     if cause.edit is not None and cause.is_certain:
         sentences.append(cause.edit.diff)

@@ -112,7 +112,6 @@ def _by_kind(changes: Sequence[ReportChange]) -> dict[str, list[ReportChange]]:
 
 
 def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
-    """The changes, ready for `json.dumps`."""
     verdict, plain = verdict_of(changes), msgspec.to_builtins(list(changes))
     return {"schema": SCHEMA, "verdict": verdict, "changes": plain}
 
@@ -211,8 +210,7 @@ def _in_words(intermediate: Intermediate) -> str:
     if intermediate.status == NOT_EXPOSED:
         return NOT_EXPOSED
     wrong = [head for head in intermediate.heads if head.mismatched]
-    batches = {head.batch for head in intermediate.heads}
-    return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
+    return f"wrong in {heads_by_batch(wrong, intermediate)}" if wrong else "right"
 
 
 def against(report: Report) -> Iterator[Words]:

@@ -109,7 +109,6 @@ def sources(run: Run) -> str:
 
 
 def layouts_of(report: Report, signs: Signs) -> Iterator[ReportBlock]:
-    """A line for each layout."""
     for run in report.runs:
         style = {MATCH: "green", MISMATCH: BAD}.get(run.verdict, CAUTION)
         if run.told_error:
@@ -125,7 +124,6 @@ def layouts_of(report: Report, signs: Signs) -> Iterator[ReportBlock]:
 
 
 def error_words(run: Run) -> str:
-    """What ended a run."""
     words = run.error.words if isinstance(run.error, Error) else ""
     message = run.told_error[1] if run.told_error else ""
     return words or re.sub(r"^target '.*?' ", "", message)
@@ -166,7 +164,6 @@ def _count(ranges: Ranges) -> int:
 
 
 def receipt(report: Report) -> str:
-    """What was compared."""
     elements, case = plural(report.compared.elements, "element"), report.case
     counts = sorted({len(run.compares) for run in report.measured})
     names = plural(counts[-1], "intermediate")

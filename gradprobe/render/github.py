@@ -43,7 +43,6 @@ def text(several: Reports, _: int | None) -> str:
 
 
 def _command(alert: Alert, base: Base, left_out: int) -> str:
-    """An annotation as a workflow command."""
     title, place = visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE], ""
     if alert.places and (file := base.relative(alert.places[0].file)):
         line = alert.places[0].line
@@ -59,7 +58,6 @@ def _command(alert: Alert, base: Base, left_out: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As the runner undoes it in a message."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -111,7 +109,6 @@ def _heading(reports: Sequence[Report]) -> str:
 
 
 def _within(parts: Sequence[str], most: int) -> str:
-    """As many as there is room for."""
     text, left = "", most - 120  # the last line's own length
     for at, part in enumerate(parts):
         left -= len(part.encode())

@@ -93,7 +93,6 @@ class _TestSuite:
         return element
 
     def _of_alert(self, alert: Alert) -> Iterator[Xml.Element]:
-        """What is said of no layout: warnings, memory, and what kept a check from its end."""
         message, kind = alert.sentences[0], alert.kind
         name = f"{kind} {alert.about}".rstrip()
         if alert.level == WARNING:

@@ -168,7 +168,6 @@ def identities(run: Run) -> dict[str, Identity]:
 
 
 def residual(identity: Identity) -> str:
-    """How far an identity is from holding."""
     off = identity.residual
     left = "a value that is not finite" if off is None else f"{off:.4g}"
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
@@ -180,13 +179,14 @@ def heads_in_words(numbers: Iterable[int], most: int = 8) -> str:
     return f"head{'s' * (len(found) != 1)} {in_words(spans(found), most)}"
 
 
-def heads_by_batch(heads: Iterable[Head], batches: Iterable[int | None]) -> str:
-    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of `batches`."""
+def heads_by_batch(heads: Iterable[Head], intermediate: Intermediate) -> str:
+    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of an intermediate's."""
+    batches = {head.batch for head in intermediate.heads}
     words = {}
     for batch, those in group(heads, lambda head: head.batch).items():
         numbers = [head.head for head in those]
         words[batch] = heads_in_words(numbers, len(numbers))
-    if words.keys() == set(batches) and len(set(words.values())) == 1:
+    if words.keys() == batches and len(set(words.values())) == 1:
         return next(iter(words.values()))
     return "; ".join(
         said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()

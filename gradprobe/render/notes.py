@@ -181,7 +181,6 @@ def _wrong_alike(result: RepeatedResult) -> str:
 
 
 def _order(result: RepeatedResult) -> str:
-    """What may make two runs differ."""
     places = (f"{PurePath(at.file).name}:{at.line}" for at in result.atomics)
     atomics = f"the order of the atomics at {', '.join(dict.fromkeys(places))}"
     is_small = result.spread is None or result.spread <= 1

@@ -68,7 +68,6 @@ def text(several: Reports, code: int | None) -> str:
 
 
 def _of_one(report: Report) -> str:
-    """The page of one report, or of a survey of layouts."""
     versions = dict(report.environment)
     if report.origin:
         versions = {"gradprobe": report.origin.version} | versions
@@ -113,7 +112,6 @@ def small_of(several: Reports, verdict: str, words: str) -> str:
 
 
 def _written(verdict: str, words: str, parts: dict[str, Any]) -> str:
-    """A page, with all that it needs inside. Text in it is escaped."""
     script, style = ((TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("js", "css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts |= {"verdict": verdict, "words": words, "script": script, "style": style}
@@ -143,7 +141,6 @@ def _blocks(report: Report) -> Iterator[ReportBlock]:
 
 
 def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:
-    """The blocks, those of one kind that follow one another together."""
     kinds = groupby(blocks, lambda block: type(block).__name__)
     return [(kind, list(those)) for kind, those in kinds]
 
@@ -162,7 +159,6 @@ def _class_of(style: object) -> str:
 
 
 def _marked(text: Text | str) -> Markup:
-    """Text with its styles as classes."""
     if isinstance(text, str):
         return Markup.escape(text)
     shape, whole, at = Markup('<span class="{}">{}</span>'), Markup(), 0
@@ -192,11 +188,10 @@ def maps_of(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
 
 
 def _tile_map(intermediate: Intermediate, heads: Sequence[Head]) -> dict[str, Any]:
-    """The map of one head, or of several whose maps are the same."""
     first, worst = heads[0], max(head.ratio for head in heads)
     words = f"worst {ratio(worst)}x what is allowed"
     words += f", rows {in_words(first.rows, 4)}" if first.rows else ""
-    name = heads_by_batch(heads, {head.batch for head in intermediate.heads})
+    name = heads_by_batch(heads, intermediate)
     picture = _drawn(first.tiles, f"{intermediate.title}, {name}: {words}")
     return {"name": name, "status": first.status, "words": words, "picture": picture}
 
@@ -211,9 +206,9 @@ def _drawn(lines: Sequence[str], label: str) -> Markup:
             paths[name] = paths.get(name, "") + f"M{x} {y}h{long}v1h-{long}z"
             x += long
     # Crosses lie over what they cross.
-    for name in [name for name in paths if name[0] == "w"]:
-        cross = "crossed" if name in ("w3", "w4") else "cross"
-        paths[cross] = paths.get(cross, "") + paths[name]
+    for name, cross in (("w1", "cross"), ("w2", "cross"), ("w3", "crossed"), ("w4", "crossed")):
+        if name in paths:
+            paths[cross] = paths.get(cross, "") + paths[name]
     shape, wide, tall = Markup('<path class="{}" d="{}"/>'), len(lines[0]), len(lines)
     shapes = Markup("").join(map(shape.format, paths, paths.values()))
     size = max(4, min(14, 112 // max(wide, tall)))

@@ -36,10 +36,10 @@ _MOST_PLACES = 4
 
 def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
     """What is told as the cause, each with the word before it: the causes, else what came is consistent with."""
-    if first := next(iter(report.causes), None):
-        return [("CAUSE", first), *(("AND ALSO", other) for other in report.causes[1:])]
-    consistent = [one for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
-    return [("CONSISTENT WITH", one) for one in consistent]
+    if causes := report.causes:
+        return list(zip(["CAUSE", *["AND ALSO"] * (len(causes) - 1)], causes, strict=True))
+    best = next(iter(report.diagnoses), None)
+    return [("CONSISTENT WITH", best)] if best and best.explained >= CONSISTENT else []
 
 
 def render_reasons(report: Report, width: int) -> list[Text]:
@@ -129,7 +129,6 @@ def _unnamed(report: Report) -> Iterator[ReportBlock]:
 
 
 def _edit_in_full(cause: Diagnosis, edit: TriedEdit) -> Iterator[ReportBlock]:
-    """What was tried, as a diff where anything helped."""
     if not edit.diff:
         yield Words(f"{edit.words} ({edit.seconds:.0f} s)")
         return
@@ -155,7 +154,6 @@ class Excerpt:
     listings: Sequence[Listing] = ()
 
     def lines(self, width: int) -> Sequence[Text]:
-        """Its places, the code, and a mark below what is wrong in it."""
         where = self.wheres[0]
         gutter = f"  {where.line} | "
         room = width - len(gutter)
@@ -232,7 +230,6 @@ class EditDiff:
     """The file that was named just above."""
 
     def lines(self, width: int) -> Sequence[Text]:
-        """The lines that change."""
         lines = list[Text]()
         for alike in group(replacements_of(self.edit.diff), _stripped).values():
             lines.append(Text(self._place(alike), "cyan"))
@@ -260,7 +257,6 @@ def _stripped(change: Replacement) -> tuple[str, str]:
 
 
 def _changed_lines(change: Replacement, room: int) -> Iterator[Text]:
-    """Of a long line what changes in it."""
     whole = textwrap.dedent("\n".join([*change.old, *change.new])).split("\n")
     old, new = whole[: len(change.old)], whole[len(change.old) :]
     for sign, style, lines, others in (("-", "red", old, new), ("+", "green", new, old)):

@@ -52,7 +52,6 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
 
 
 def marks_of(on: Terminal) -> Signs:
-    """The signs that a terminal takes."""
     return UTF8 if on.utf8 else ASCII
 
 
@@ -140,7 +139,6 @@ def _check(report: Report, on: Terminal) -> list[Text]:
 
 
 def _worst(report: Report) -> Iterator[Words]:
-    """The worst error of all layouts."""
     runs = [(one.ratio, one.title, run.layout) for run in report.measured for one in run.compares]
     if runs:
         times, title, layout = max(runs)
@@ -195,7 +193,6 @@ def _close_up(report: Report, on: Terminal) -> list[Text]:
 
 
 def _survey(report: Report, on: Terminal) -> list[Text]:
-    """A survey of layouts, where words say what the matrix shows."""
     wrong, width = survey.wrong_layouts(report), on.columns
     sections = [_section([survey.verdict_of(report, rows=2)], width)]
     if wrong:
@@ -212,7 +209,6 @@ def _survey(report: Report, on: Terminal) -> list[Text]:
 
 
 def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
-    """A check, a survey of layouts, or an audit."""
     if report.audit is not None:
         yield from _all_of_audit(report)
     elif any(run.tried for run in report.runs):

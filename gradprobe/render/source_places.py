@@ -44,7 +44,6 @@ def with_origin(several: Reports) -> Reports:
 
 
 def base_of(part: Report | Reports) -> Base:
-    """Against what a report tells its paths."""
     origin = part.origin or origin_here()
     return Base(origin.root, origin.folder, origin.home)
 

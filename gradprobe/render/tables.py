@@ -58,7 +58,6 @@ class HeadTable:
             self.states[intermediate.title] = tuple(map(_worst, parts))
 
     def lines(self, width: int) -> Sequence[Text]:
-        """As many columns as there is room for."""
         for most in range(max(1, (width - len(_TITLE)) // (_CELL + 2)), 0, -1):
             lines = self.grid(most).lines(width)
             if lines[0].cell_len <= width:
@@ -112,7 +111,6 @@ def _worst(parts: Iterable[Head]) -> str:
 
 
 def legend(marks: Signs) -> Words:
-    """What the marks in the table mean."""
     words = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
     return Words(words, "", "dim")
 
@@ -147,7 +145,6 @@ _MOST_ROWS = 10
 
 
 def close_up_head(view: CloseUp) -> TextLine:
-    """The head, and how much of it is wrong."""
     state, style = f"all {plural(view.total, 'element')} within budget", "green"
     if view.mismatched:
         state = f"{view.mismatched:,} of {plural(view.total, 'element')} wrong"

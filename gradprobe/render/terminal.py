@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..model.failures import Failure, UsageFailure
 from ..model.writing import IN_JSON, inert, replace_file, safe, visible
@@ -64,7 +64,6 @@ class Terminal:
 
 
 def terminal() -> Terminal:
-    """Of the stdout of this process."""
     rows = shutil.get_terminal_size().lines if sys.stdout.isatty() else None
     return Terminal(width(), rows, utf8())
 
@@ -82,9 +81,9 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def utf8(stream: TextIO | None = None) -> bool:
-    """Whether stdout, or another stream, takes signs beyond ASCII."""
-    return ((stream or sys.stdout).encoding or "").lower().replace("-", "") == "utf8"
+def utf8() -> bool:
+    """Whether stdout takes signs beyond ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def show(lines: list[Text]) -> None:
@@ -121,18 +120,15 @@ def _safe(line: Text) -> Text:
 
 
 def write_stderr(text: str) -> None:
-    """Safely for a terminal and the log of a CI."""
     sys.stderr.write(safe(text))
     sys.stderr.flush()
 
 
 def note(words: str) -> None:
-    """Says what is no part of a report, on stderr."""
     write_stderr(f"gradprobe: {words}\n")
 
 
 def write_stdout(text: str) -> None:
-    """Safely for a terminal and the log of a CI."""
     write_as_is(safe(text))
 
 
@@ -147,14 +143,12 @@ def write_as_is(text: str) -> None:
 
 PATIENCE = 2.0  # seconds
 KEPT = "the results so far are above, and in the files that were asked for, marked as incomplete"
-NOTHING = "nothing was done yet"
 
 
 class Progress:
-    """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done.
+    """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done, or None.
 
-    None is work of unknown length: the bar only moves to and fro. The time that is left is told as though what is left
-    took as long as what is done, since the share was known.
+    The time that is left is told as though what is left took as long as what is done, since the share was known.
 
     Args:
         above: lines that stand above the bar, anew at each look; they are gone with it.
@@ -218,12 +212,11 @@ class Progress:
             self._live.start()
 
     def _rendered(self) -> Any:
-        """The bar, anew at each look of rich, and what stands above it."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        total = None if self._fraction is None else 1.0
+        total = None if self._fraction is None else 1.0  # the bar of None only moves to and fro
         bar = ProgressBar(total=total, completed=self._fraction or 0.0, width=16)
         took = "{}:{:02}".format(*divmod(int(time.monotonic() - self._begun), 60))
         # Of a narrow terminal the name of what is done now is cut, and never the time; `^C` is written behind it.
@@ -244,5 +237,5 @@ class Progress:
 def interrupted(done: int, total: int, things: str, kept: str = KEPT) -> Failure:
     """What Ctrl-C ended, in words, and what it left."""
     if not done:
-        return Failure("interrupted", NOTHING)
+        return Failure("interrupted", "nothing was done yet")
     return Failure(f"interrupted after {done:,} of {total:,} {things}", kept)

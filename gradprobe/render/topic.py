@@ -117,7 +117,6 @@ def topics_of(word: str) -> list[Topic]:
 
 
 def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
-    """Each topic in full."""
     from rich.markdown import Markdown
 
     from .rows import lines_from
@@ -131,7 +130,6 @@ def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
 
 
 def render_list(width: int) -> list[Text]:
-    """A line for each topic."""
     from rich.text import Text
 
     lines: list[Text] = []
