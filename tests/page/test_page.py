@@ -1,7 +1,9 @@
 """A page is one file with everything in it, says what the report says, and nothing in a report is more than text."""
 
 import json
+import re
 
+import pytest
 from lxml import html
 from msgspec import structs
 
@@ -10,6 +12,7 @@ from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Listing, Report, TriedEdit
 from gradprobe.render.page import TILES, maps_of, text
 from tests.page.made import page_of, right, saved, several
+from tests.page.test_in_a_browser import NAMES
 from tests.render.written import document, entry, faulty, head, run
 
 EVIL = "<script>alert(1)</script>\"'&\x1b"
@@ -119,3 +122,20 @@ def test_a_cause_of_several_checks_leads_to_each_of_them():
     assert {link.get("href")[1:] for link in group.xpath(".//a")} == {
         *found.xpath("//details[@class='opened']/@id")
     }
+
+
+ID = re.compile(r'\sid="([^"]*)"')
+REFERENCE = re.compile(r'\s(?:href="#|(?:aria-labelledby|data-copy)=")([^"]+)"')
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_valid_html_no_id_stands_twice_each_that_is_named_is_there_and_it_is_small(
+    files, name
+):
+    page = files[name].read_text()
+    html5lib = pytest.importorskip("html5lib")
+    html5lib.HTMLParser(strict=True).parse(page)
+    ids = ID.findall(page)
+    assert len(ids) == len({*ids})
+    assert {word for words in REFERENCE.findall(page) for word in words.split()} <= {*ids}
+    assert len(page.encode()) < 2_000_000

@@ -48,22 +48,16 @@ def test_a_kernel_is_named_after_gradients_only_by_whole_words(kernel, named):
     assert {name for name in known if is_named_after(kernel, name)} == named
 
 
-def caused(code):
-    where = [{"file": "/repository/k.py", "line": 7, "code": code}]
-    return {"fault": "f", "class": "S1", "summary": "wrong", "explained": 1.0, "where": where}
-
-
 def test_places_begin_with_what_a_diagnosis_names_and_then_the_kernel_named_after_the_intermediate():
-    (diagnosed,) = reports(document(diagnoses=[caused("h * stride_qh")]))
+    where = [{"file": "/repository/k.py", "line": 7, "code": "h * stride_qh"}]
+    cause = {"fault": "f", "class": "S1", "summary": "wrong", "explained": 1.0, "where": where}
+    diagnosed, other = reports(document(diagnoses=[cause]), document())
     first, second, third, *_ = places_of(diagnosed, "dV")
     assert first == Place("/repository/k.py", 7, "h * stride_qh")
     assert (second.name, third.name) == ("lazy_dkdv_kernel", "lazy")
-    assert [place.line for place in places_of(reports(document())[0], "dP")] == [12, 56, 251]
-
-
-def test_no_kernel_is_blamed_for_what_only_inherits():
-    (diagnosed,) = reports(document(diagnoses=[caused("x")]))
-    assert [place.line for place in places_of(diagnosed)] == [12, 56, 251]
+    assert [place.line for place in places_of(other, "dP")] == [12, 56, 251]
+    # No kernel is blamed for what only inherits.
+    assert [place.line for place in places_of(diagnosed, "dP", inherits=True)] == [12, 56, 251]
 
 
 def test_of_a_target_that_was_not_found_the_file_in_its_name_is_the_place():
