@@ -49,11 +49,6 @@ _CLASSES = {
     "dim": "soft",
     "bold": "strong",
 }
-_SCALE = (
-    ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),
-    ("w3", "up to 4,096 times"), ("w4", "more, or not finite"), ("hidden", "masked"),
-)  # fmt: skip
-"""The classes of tiles, with their words."""
 TILES = {HIDDEN: "hidden", "a": "r0", "b": "r0", "c": "r1"}
 """The class of a tile by its letter."""
 for _at, _sign in enumerate(LEVELS[3:]):
@@ -126,7 +121,7 @@ def _environment() -> Environment:
     loader = FileSystemLoader(TEMPLATES)
     made = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"plural": plural, "marked": _marked, "class_of": _class_of}
-    made.globals |= {"scale": _SCALE, "next": next}
+    made.globals["next"] = next
     return made
 
 
