@@ -82,7 +82,11 @@ def markdown(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
             parts.append(f"| match | {_plain(report.name)} | {words} | |\n")
         if (edit := passing_edit(report)) is not None:
             tail.append(_edit(report, edit))
-    return _within([*parts, *tail], most)
+    whole = "".join((*parts, *tail)).encode()
+    if len(whole) <= most:
+        return whole.decode()
+    shown = whole[: max(0, most - 120)].decode(errors="ignore").rpartition("\n")[0]
+    return shown and f"{shown}\n\nThe rest is left out: a summary holds {most:,} bytes at most.\n"
 
 
 def _row(alert: Alert, base: Base) -> str:
@@ -106,18 +110,6 @@ def _heading(reports: Sequence[Report]) -> str:
     if warned := sum(len(report.warnings) for report in reports):
         words.append(f"{warned} warned of")
     return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
-
-
-def _within(parts: Sequence[str], most: int) -> str:
-    text, left = "", most - 120  # the last line's own length
-    for at, part in enumerate(parts):
-        left -= len(part.encode())
-        if left < 0:
-            more = plural(len(parts) - at, "part")
-            end = f"\n{more} more left out: a summary holds {most:,} bytes at most.\n"
-            return text and text + end
-        text += part
-    return text
 
 
 def _plain(text: str) -> str:

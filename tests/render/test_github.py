@@ -137,6 +137,6 @@ def test_a_summary_keeps_within_its_bytes_and_says_that_rows_are_left_out(most, 
     assert len(text.encode()) <= most
     rows = table(text)[2:]
     assert len(rows) == shown
-    assert (" left out: a summary holds 5,000 bytes" in text) == (most == 5000)
+    assert ("The rest is left out: a summary holds 5,000 bytes" in text) == (most == 5000)
     assert all(row[0] == "**error**" for row in rows[:200])
     assert bool(text) == bool(shown)
