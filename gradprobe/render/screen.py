@@ -299,7 +299,8 @@ def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
 
 def _drawn(runs: Iterable[Run]) -> str:
     """`causal (seeds 0, 1, 2)`, with draws of one kind together."""
-    kinds = group((run.layout.rpartition(" seed=") for run in runs), lambda parts: parts[0])
-    return ", ".join(
-        f"{kind} (seeds {', '.join(seed for *_, seed in those)})" for kind, those in kinds.items()
-    )
+    kinds: dict[str, list[str]] = {}
+    for run in runs:
+        kind, _, seed = run.layout.rpartition(" seed=")
+        kinds.setdefault(kind, []).append(seed)
+    return ", ".join(f"{kind} (seeds {', '.join(seeds)})" for kind, seeds in kinds.items())

@@ -125,7 +125,7 @@ def numbers_around(
     cells = max(1, min(len(around.cols), (width - 22) // 12))
     first = max(0, min(around.cols.index(col) - cells // 2, len(around.cols) - cells))
     shown = slice(first, first + cells)
-    rows: list[list[str | Text]] = [["", "", *(f"col {at}" for at in around.cols[shown])]]
+    rows: list[list[str | Text]] = [["", "", *map("col {}".format, around.cols[shown])]]
     for at, actual, expected in zip(around.rows, around.actual, around.expected, strict=True):
         if one_row and at != row:
             continue
