@@ -51,18 +51,15 @@ _STYLES = {WORSE: BAD, BETTER: GOOD, SAME: GOOD, "": CAUTION}
 
 
 class ReportChange(Struct, frozen=True):
-    """One thing that changed."""
+    """What changed, a verdict, an intermediate, a cause or an option, in a layout or in a check as a whole."""
 
     check: str
-    """The target, and the title of its case."""
     what: str
-    """A verdict, an intermediate, a cause, an option."""
     before: str
     after: str
     became: str = ""
     """WORSE or BETTER; "" of what is neither."""
     layout: str = ""
-    """In which; "" of what is said of the check as a whole."""
 
 
 def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
@@ -84,11 +81,7 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
 
 
 def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
-    """What the last save of a file changed: layouts and intermediates that both checks have, then causes.
-
-    Args:
-        before: None where nothing was compared before.
-    """
+    """What a save of a file changed: layouts and intermediates that both checks have, then causes."""
     if before is None:
         return []
     of_runs, causes = list[ReportChange](), list[ReportChange]()
