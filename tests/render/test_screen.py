@@ -5,24 +5,16 @@ import re
 import pytest
 from msgspec import structs
 
-from gradprobe.model.layout_run import (
-    CRASHED,
-    MATCH,
-    MISMATCH,
-    Counts,
-    Element,
-    Error,
-    Head,
-    Intermediate,
-    Run,
-)
+from gradprobe.model.documents import report_from
+from gradprobe.model.layout_run import CRASHED, Error, Run
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
-from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report, TriedEdit
+from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, TriedEdit
 from gradprobe.render.reasons import code_window
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
 from tests.cases import softmax_case
+from tests.render import written
 
 LONG = "/home/somebody/projects/attention/with/a/deep/tree/of/folders/and/more/of/them/still"
 
@@ -32,29 +24,22 @@ def rows(lines, width=80):
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
-def screen(report, width=80, *, details=False):
-    return [
-        line.plain for line in rendered(report, Terminal(width, None, utf8=True, details=details))
-    ]
+def screen(report):
+    return [line.plain for line in rendered(report, Terminal(80, None, utf8=True))]
 
 
-def head(number, status, batch=0):
-    wrong = status != MATCH
-    return Head(
-        batch=batch, head=number, status=status, mismatched=9 * wrong, max_budget_ratio=Number(51.0 if wrong else 0.25),
-        rows=((0, 4),) if wrong else (),
-    )  # fmt: skip
-
-
-def entry(name, states):
-    """An intermediate with a letter for each head: r(ight), w(rong by itself) or i(nherits)."""
-    status = {"r": MATCH, "w": MISMATCH, "i": "inherited"}
-    heads = tuple(head(number, status[letter]) for number, letter in enumerate(states))
-    order = (("w", MISMATCH), ("i", "inherited"))
-    worst = next((word for letter, word in order if letter in states), MATCH)
-    return Intermediate(
-        name=name, status=worst, mismatched=9 * (worst != MATCH), total=99, heads=heads, length=72
-    )
+def run_of(layout, states, **more):
+    """A run; an intermediate has a letter for each head: r(ight), w(rong by itself) or i(nherits)."""
+    status = {"r": "match", "w": "mismatch", "i": "inherited"}
+    entries = []
+    for name, letters in states.items():
+        heads = [
+            written.head(at, status=status[letter], rows=[] if letter == "r" else [[0, 4]])
+            for at, letter in enumerate(letters)
+        ]
+        entries.append(written.entry(name, *heads) | {"length": 72})
+    (made,) = report_from(written.document(written.run(layout, *entries, **more))).runs
+    return made
 
 
 def where(line, file="lazy.py", code="do_ptr += b * stride_dob + h * stride_qh"):
@@ -77,23 +62,16 @@ def cause(name="stride/do-head", file="lazy.py", lines=(145,), **more):
     return Diagnosis(name, "S1", words, 1.0, ("evidence",), at, "h * stride_doh", **more)
 
 
-def failing(states=None, *, layout="distinct", target="lazy.py:f", runs=(), **more):
+def failing(states=None, *, layout="distinct", target="lazy.py:f", runs=(), shard=None, **more):
     states = states or {"P": "rr", "dP": "rw", "dS": "ri"}
-    first = Element(
-        intermediate="dP", batch=0, head=1, row=0, col=3, tile=(0, 0), actual=Number(0.4662), expected=Number(-0.014),
-        budget=Number(0.0094), masked=False, shard=more.pop("shard", None),
-    )  # fmt: skip
-    wrong = Run(
-        layout=layout, verdict=MISMATCH, intermediates=tuple(entry(*pair) for pair in states.items()),
-        first_mismatch=first, precision="float32, ieee dots",
-    )  # fmt: skip
+    wrong = run_of(layout, states, first_mismatch=written.FIRST | {"shard": shard})
     heads = len(next(iter(states.values())))
-    return Report(
-        verdict=MISMATCH, target=CheckedTarget(name=target, file="lazy.py"), case=softmax_case(heads=heads),
-        runs=(*runs, wrong), first_mismatch=first, compared=Counts(2, 72, 999, 3),
-        reproduce=more.pop("reproduce", f"gradprobe check {target} --heads {heads}"),
-        diagnoses=more.pop("diagnoses", (cause(edit=edit(145, 203, 275), lines=(145, 203, 275)),)), **more,
-    )  # fmt: skip
+    known = {
+        "verdict": "mismatch", "target": CheckedTarget(name=target, file="lazy.py"), "runs": (*runs, wrong),
+        "case": softmax_case(heads=heads), "reproduce": f"gradprobe check {target} --heads {heads}",
+        "diagnoses": (cause(edit=edit(145, 203, 275), lines=(145, 203, 275)),),
+    }  # fmt: skip
+    return structs.replace(report_from(written.document()), **(known | more))
 
 
 def test_a_mismatch_in_order():
@@ -130,7 +108,7 @@ _CRASHED = Run(
     verdict=CRASHED,
     error=Error(kind="TargetFailure", message=f"died {'in pain ' * 40}"),
 )
-_RIGHT = Run(layout="contiguous", verdict=MATCH, intermediates=(entry("dP", "rr"),))
+_RIGHT = run_of("contiguous", {"dP": "rr"})
 _WITH_MEMORY = structs.replace(_RIGHT, memory=tuple(_OUTSIDE))
 _CAUSES = tuple(
     cause(f"stride/{at}", also=at > 0, edit=edit(*range(10, 60, 10))) for at in range(3)
@@ -206,15 +184,12 @@ def test_a_cell_shows_the_worst_of_its_heads_and_nan_is_worse_than_any(worst, sh
 
 
 def match(**more):
-    layouts = ("contiguous", "distinct")
-    right = [
-        Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),))
-        for layout in layouts
-    ]
-    return Report(
-        verdict=MATCH, target=CheckedTarget(name=f"{LONG}/lazy.py:f", backend="torch"), case=softmax_case(heads=2),
-        runs=tuple(right), environment={"device": "cpu"}, reproduce="gradprobe check lazy.py:f", **more,
-    )  # fmt: skip
+    known = {
+        "target": CheckedTarget(name=f"{LONG}/lazy.py:f", backend="torch"), "case": softmax_case(heads=2),
+        "runs": tuple(run_of(layout, {"dP": "rr"}) for layout in ("contiguous", "distinct")),
+        "environment": {"device": "cpu"},
+    }  # fmt: skip
+    return structs.replace(report_from(written.document()), **(known | more))
 
 
 def test_a_match_takes_10_rows_however_much_there_is_to_say_and_tells_what_no_case_used():
