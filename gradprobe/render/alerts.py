@@ -103,9 +103,9 @@ def alerts_in(report: Report) -> Iterator[Alert]:
     yield from _errors(errors_of(report))
     for warned in report.warnings:
         kind, layouts = warned.kind, warned.layouts
-        memory = (one for one in report.memory if one.layout in ("", *layouts))
+        seen: list[WarningNote | MemoryFinding] = [warned]
+        seen += (one for one in report.memory if one.layout in ("", *layouts))
         told = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-        seen = (warned, *memory)
         yield _alert(report, RULE_OF[kind], warned.about, told, seen, kind=kind, level=WARNING)
 
 

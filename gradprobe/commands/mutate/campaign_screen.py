@@ -33,7 +33,7 @@ def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
         yield from folded(sentence, width)
 
 
-def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
+def _verdict(campaign: Campaign, width: int) -> list[Text]:
     verdict = {0: KILLED, 1: SURVIVED, 3: INVALID}[campaign.exit_code]
     invalid = len(campaign.having(INVALID))
     words = f"{len(campaign.having(verdict)):,} of {plural(len(campaign.outcomes), 'fault')}"
