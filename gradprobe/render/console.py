@@ -11,16 +11,7 @@ from ..model.case import Case
 from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Ranges, Run
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
-from .notation import (
-    BAD,
-    CAUTION,
-    GOOD,
-    Signs,
-    blame,
-    greppable,
-    group,
-    size_in_words,
-)
+from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, group, size_in_words
 from .rows import ReportBlock, TextLine, Words, lines_in
 from .source_places import Place, base_of
 

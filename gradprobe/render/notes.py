@@ -15,17 +15,10 @@ from .console import error_words
 from .notation import group, heads_in_words, in_short
 from .source_places import base_of
 
-FACTS = 3
-"""Sentences about an error without a cause that one screen shows."""
 # Notes that change what a verdict is worth, by how they begin: what was not checked at all, what is judged in another
 # way than was asked for, and what was stopped before its end.
 _QUIET = "0 by design"  # in what is so in every right kernel
 _FIRST = ("not checked", "exported in another convention", "the target changes", "stopped")
-
-
-def facts_of(report: Report) -> list[str]:
-    """What is known of an error without a cause: what was seen inside says more than what the results are."""
-    return [*(report.failing.inside if report.failing else ()), *report.known]
 
 
 def findings(report: Report) -> list[str]:
@@ -64,13 +57,6 @@ def limits(report: Report) -> list[str]:
     """The sentences without which a match would say too much: what is not judged, and what is meant otherwise."""
     readings = [note for note in report.notes if "of its results are right so" in note]
     return [*_not_judged(report), *readings]
-
-
-def unseen(report: Report) -> int:
-    """How many notes are only counted: what is 0 by design, what is on the ReLU's kink, facts beyond the first few."""
-    quiet = "\n".join(report.notes).count(_QUIET)
-    quiet += bool(report.measured and report.shown.undecided)
-    return quiet + (0 if report.causes else max(0, len(facts_of(report)) - FACTS))
 
 
 def _not_judged(report: Report) -> Iterator[str]:

@@ -18,16 +18,7 @@ from ..model.layout_run import HIDDEN, LEVELS, MATCH, Head, Intermediate, Run
 from ..model.number import in_words, plural, ratio
 from ..model.report import Diagnosis, Report
 from ..model.writing import visible
-from .notation import (
-    BAD,
-    CAUTION,
-    GOOD,
-    UTF8,
-    cause_in_words,
-    group,
-    heads_by_batch,
-    so_far,
-)
+from .notation import BAD, CAUTION, GOOD, UTF8, cause_in_words, group, heads_by_batch, so_far
 from .rows import ReportBlock, TextLine, Words, sentences
 from .screen import all_of
 from .source_places import with_origin

@@ -22,7 +22,6 @@ from ..model.report import (
     replacements_of,
 )
 from .notation import BAD, CAUTION, GOOD, edit_name, group, in_short
-from .notes import FACTS, facts_of
 from .rows import ALL, ReportBlock, TextLine, Words, lines_in, sentences
 from .source_places import Base, base_of
 
@@ -31,7 +30,7 @@ _MOST_LINES = 4
 # Of what is wrong in a long line, as many characters stand around it at least; and how many lines on a page.
 _AROUND, _NEIGHBOURS = 12, 2
 _CUT = " ..."
-_MOST_PLACES = 4
+_MOST_PLACES, _MOST_FACTS = 4, 3
 
 
 def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
@@ -80,7 +79,9 @@ def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
         yield from _excerpts_of(report, cause)[:1]
     else:
         yield from _unnamed(report)
-        yield from sentences(facts_of(report)[:FACTS], rows=2)
+        # What was seen inside says more than what the results are.
+        known = (*(report.failing.inside if report.failing else ()), *report.known)
+        yield from sentences(known[:_MOST_FACTS], rows=2)
 
 
 def edit_in_short(report: Report) -> Iterator[ReportBlock]:

@@ -16,7 +16,7 @@ from . import console, tables
 from . import layout_survey as survey
 from .comparison import against
 from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame, element_line, group
-from .notes import all_notes, findings, limits, unseen
+from .notes import all_notes, findings, limits
 from .reasons import cause_in_short, edit_in_short, reasons, second_cause
 from .rows import (
     MOST,
@@ -77,13 +77,11 @@ def _closed(
     further: Sequence[str] = (),
     *,
     is_wrong: bool,
-    left: int = 0,
     kept: int = 1,
 ) -> list[Text]:
     """Sections, as many sentences below them as there is room for, and the commands that go on.
 
     Args:
-        left: how many more notes there are.
         kept: of how many further sentences the sections make room.
     """
     width, again = on.columns, list[Text]()
@@ -100,15 +98,14 @@ def _closed(
         room -= len(notes[0])
         lines += notes.pop(0)
     more = on.rest or ("the same with --details" if report.reproduce else "")
-    if left := left + len(notes):
-        count = plural(left, "note")
-        more = f"{more} ({count})" if more else count
+    if notes:
+        more = f"{more} ({plural(len(notes), 'note')})".lstrip()
     return [*lines, *again, *([Text(f"  more: {more}", "dim")] if more else [])]
 
 
 def _check(report: Report, on: Terminal) -> list[Text]:
     width, run, signs = on.columns, report.shown, marks_of(on)
-    notes, left = findings(report), unseen(report)
+    notes = findings(report)
     if report.failing:
         heads = [tables.HeadTable(report, run, signs)] if run.compares else []
         beyond = Words(console.beyond_the_case(report), rows=2)
@@ -123,7 +120,7 @@ def _check(report: Report, on: Terminal) -> list[Text]:
             _section([tables.legend(signs)] if run.first_mismatch else [], width, 0, ""),
             _section(second_cause(report, width), width),
         ]
-        return _closed(report, on, sections, notes, is_wrong=True, left=left)
+        return _closed(report, on, sections, notes, is_wrong=True)
     backend, device = report.target.backend, report.environment.get("device")
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
     ran = f"{console.receipt(report)}; ran {backend} on {device} in {seconds}"
@@ -135,7 +132,7 @@ def _check(report: Report, on: Terminal) -> list[Text]:
         _section([Words(console.beyond_the_case(report), rows=4)], width, 3),
     ]
     kept = max(1, len(limits(report)))
-    return _closed(report, on, sections, notes, is_wrong=False, left=left, kept=kept)
+    return _closed(report, on, sections, notes, is_wrong=False, kept=kept)
 
 
 def _worst(report: Report) -> Iterator[Words]:

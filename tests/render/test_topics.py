@@ -13,14 +13,7 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.numerics.evenness import NAME
 from gradprobe.render.alerts import RULES
-from gradprobe.render.topic import (
-    BUDGET,
-    FAULT,
-    IDENTITY,
-    render_topics,
-    topics,
-    topics_of,
-)
+from gradprobe.render.topic import BUDGET, FAULT, IDENTITY, render_topics, topics, topics_of
 from gradprobe.source.lint import FOREIGN
 from tests.docs.explain import page
 
