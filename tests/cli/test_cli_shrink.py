@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, SMALL, run
-from tests.cli.written_targets import SOFTMAX, WRAPPED, write_targets
+from tests.cli.written_targets import SOFTMAX, WRAPPED
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -19,36 +19,6 @@ NEAR = "--batch 1 --heads 2 --seqlen 4 --head-dim 2"
 DOUBLED = (
     "gradprobe check soft.py:doubled_dq --batch 1 --heads 2 --seqlen 2 --head-dim 1 --runs contiguous"
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def shrunken(tmp_path_factory):
-    """A folder in which doubled_dq was shrunk from NEAR, as the last check of it."""
-    folder = tmp_path_factory.mktemp("shrunken")
-    write_targets(folder)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
-        checked = run(f"check soft.py:doubled_dq {NEAR}")
-        ran = run("shrink")
-        told = (
-            f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
-        )
-        assert (ran.code, ran.err[: len(told)]) == (1, told)
-        assert ran.out.splitlines()[-1] == f"  again: {DOUBLED}"
-        again = run(DOUBLED.removeprefix("gradprobe "))
-        assert again.first_mismatches == ran.first_mismatches
-        assert checked.first_mismatches != []
-    return folder
-
-
-@pytest.fixture
-def near(folder, shrunken):
-    """What that wrote and kept, as if it had been done in the test's folder."""
-    (folder / ".gradprobe").mkdir()
-    for file in (shrunken / ".gradprobe").iterdir():
-        (folder / ".gradprobe" / file.name).write_text(
-            file.read_text().replace(str(shrunken), str(folder))
-        )
 
 
 def ends(folder, *words, **environment):
@@ -106,8 +76,15 @@ def test_a_case_that_matches_is_nothing_to_shrink():
     assert not Path(".gradprobe/test_shrunk.py").exists()
 
 
-@pytest.mark.usefixtures("near")
-def test_the_test_fails_now_and_passes_once_the_target_is_right(tmp_path):
+def test_the_test_of_the_last_check_fails_now_and_passes_once_the_target_is_right(
+    folder, tmp_path
+):
+    checked, ran = run(f"check soft.py:doubled_dq {NEAR}"), run("shrink")
+    told = f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
+    assert (ran.code, ran.err[: len(told)]) == (1, told)
+    assert ran.out.splitlines()[-1] == f"  again: {DOUBLED}"
+    assert checked.first_mismatches != []
+    assert run(DOUBLED.removeprefix("gradprobe ")).first_mismatches == ran.first_mismatches
     (tmp_path / "elsewhere").mkdir()
     test = str(Path(".gradprobe/test_shrunk.py").resolve())
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]

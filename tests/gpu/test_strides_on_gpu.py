@@ -31,7 +31,9 @@ def surveyed(request, fast=True):
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
     found = tried(
-        word, chosen=lambda trial: trial.layout != "huge" and trial.kind != "program", dtype=dtype
+        word,
+        chosen=lambda trial: trial.tried.layout != "huge" and trial.tried.kind != "program",
+        dtype=dtype,
     )
     wrong = {title: one for title, one in found.items() if one.verdict != "match"}
     assert {title: one.error or one.first_mismatch for title, one in wrong.items()} == {}
@@ -43,7 +45,7 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_offsets_beyond_2_to_the_31_into_real_memory_are_right_tensor_by_tensor(word):
     def of_one(trial):
-        return trial.layout == "huge" and trial.row != "all"
+        return trial.tried.layout == "huge" and trial.tried.row != "all"
 
     found = tried(word, chosen=of_one, dtype="float16")
     assert {result.verdict for result in found.values()} == {"match"}

@@ -152,7 +152,7 @@ def _explain(found: _Survey, setting: Setting) -> None:
     wrong = [trial for trial, run in pairs if run.has_wrong_elements]
     if not wrong:
         return
-    trial = min(wrong, key=lambda trial: order.index(trial.kind))
+    trial = min(wrong, key=lambda trial: order.index(trial.tried.kind))
     limit = None if setting.timeout is None else setting.timeout * len(found.runs)
     how = replace(setting, checker=FACTORY, timeout=limit)
     alone = PlannedCheck(trial.title, planned(found.first.request, trial).request)

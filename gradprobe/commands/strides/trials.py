@@ -11,7 +11,7 @@ from msgspec import structs
 from ...inputs.guard_bands import LARGE, NAN
 from ...inputs.history import CheckRequest
 from ...inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
-from ...model.assignment import LAYOUTS, SCALED, TENSORS, Assigned
+from ...model.assignment import LAYOUTS, SCALED, TENSORS, Assigned, run_name
 from ...model.layout_run import ALONE, FAILED, MISMATCH, PROGRAM, TOGETHER, Run, SurveyedLayout
 from ...model.memory_finding import ERROR, HUGE, OUTSIDE, VECTOR, WARNING, WarningNote
 from ...model.number import listed
@@ -43,17 +43,26 @@ _PROGRAMS = {
 
 @dataclass(frozen=True)
 class LayoutTrial:
-    title: str
-    kind: str
-    """ALONE, TOGETHER or PROGRAM."""
     assigned: Assigned
-    row: str = ""
-    """The tensor that does not lie contiguous, "all", or "" of a program."""
-    layout: str = ""
+    """Of one tensor alone, or of "all"; of each where a program lays them so."""
+    program: str = ""
     thorough: bool = True
     """Whether it is run twice, with either fill."""
     severity: str = WARNING
     """Of a failure by its hazard alone."""
+
+    @property
+    def title(self) -> str:
+        return self.program or run_name(self.assigned)
+
+    @property
+    def tried(self) -> SurveyedLayout:
+        """As a report has it."""
+        if self.program:
+            return SurveyedLayout(kind=PROGRAM, thorough=self.thorough)
+        ((row, layout),) = self.assigned
+        kind = TOGETHER if row == "all" else ALONE
+        return SurveyedLayout(kind=kind, row=row, layout=layout, thorough=self.thorough)
 
     @property
     def fills(self) -> tuple[Fill, ...]:
@@ -62,27 +71,17 @@ class LayoutTrial:
     @property
     def hazard(self) -> str:
         """HUGE, or VECTOR where a vector of parameters alone is strided; "" of all other layouts."""
-        if self.layout == HUGE:
+        if self.tried.layout == HUGE:
             return HUGE
-        return VECTOR if self.row in VECTORS and self.layout != "offset" else ""
+        return VECTOR if self.tried.row in VECTORS and self.tried.layout != "offset" else ""
 
     def without_hazard(self) -> LayoutTrial:
         """The same strides within 2^31 elements; the vector contiguous."""
-        if self.layout != HUGE:
-            return FIRST
-        assigned = tuple((tensor, SCALED) for tensor, _ in self.assigned)
-        title = self.title.replace(HUGE, SCALED)
-        return replace(self, title=title, assigned=assigned, layout=SCALED)
-
-    @property
-    def as_told(self) -> SurveyedLayout:
-        """As a report has it."""
-        return SurveyedLayout(
-            kind=self.kind, row=self.row, layout=self.layout, thorough=self.thorough
-        )
+        scaled = tuple((tensor, SCALED) for tensor, _ in self.assigned)
+        return replace(self, assigned=scaled) if self.hazard == HUGE else FIRST
 
 
-FIRST = LayoutTrial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+FIRST = LayoutTrial((("all", CONTIGUOUS),))
 """What every other is held against."""
 
 
@@ -96,14 +95,11 @@ def trials_of(
         strict: whether nothing is a warning; nor is an offset beyond 2^31 where a tensor is itself that large.
     """
     is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
-    trials = list[LayoutTrial]()
-    for layout in LAYOUTS[1:]:
-        trials.append(LayoutTrial(layout, TOGETHER, (("all", layout),), "all", layout))
+    trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS[1:]]
     trials += _programs(shapes)
     for name, shape in shapes.items():
-        for layout in _layouts_of(name, shape, fast=fast):
-            title = f"{name}={layout}"
-            trials.append(LayoutTrial(title, ALONE, ((name, layout),), name, layout))
+        layouts = _layouts_of(name, shape, fast=fast)
+        trials += (LayoutTrial(((name, layout),)) for layout in layouts)
     for at, trial in enumerate(trials):
         severity = ERROR if strict or (is_large and trial.hazard == HUGE) else WARNING
         is_thorough = not fast or trial.title in _THOROUGH
@@ -128,7 +124,7 @@ def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
     for title, laid in _PROGRAMS.items():
         if "o" in shapes or not title.startswith(_SAVED):
             pairs = ((name, layout) for layout, names in laid.items() for name in names.split())
-            yield LayoutTrial(title, PROGRAM, tuple(pair for pair in pairs if pair[0] in shapes))
+            yield LayoutTrial(tuple(pair for pair in pairs if pair[0] in shapes), title)
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ class FirstOutcome(CheckOutcome):
 
 
 def planned(request: CheckRequest, trial: LayoutTrial) -> PlannedTrial:
-    words = [f"{tensor}={layout}" for tensor, layout in trial.assigned] or [trial.title]
+    words = [f"{tensor}={layout}" for tensor, layout in trial.assigned]
     options = {**request.options, "layout": words}
     return PlannedTrial(trial.title, replace(request, options=options), trial=trial)
 
@@ -165,7 +161,7 @@ def weighed(run: Run, trial: LayoutTrial, is_right: Callable[[LayoutTrial], bool
     Args:
         is_right: whether another trial is.
     """
-    tried = trial.as_told
+    tried = trial.tried
     if not is_failing(run):
         return structs.replace(run, tried=tried)
     if not (trial.hazard and is_right(trial.without_hazard())):

@@ -25,7 +25,7 @@ def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones():
     assert len(found) > 8
     assert_right(found)
     # Of every kind: one tensor's layout, all tensors' at once, a program's.
-    assert len({trial.kind for trial in trials}) == 3
+    assert len({trial.tried.kind for trial in trials}) == 3
 
 
 @pytest.mark.nightly
@@ -37,7 +37,7 @@ def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
     assert_right(found)
     taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "backward": {"o", "lse", "sinks"}}
     names = {"q", "k", "v", "do", "dq", "dk", "dv"} | taken[case]
-    assert names <= {trial.row for trial in trials}
+    assert names <= {trial.tried.row for trial in trials}
 
 
 def tried(case, every=1, **sizes):
@@ -47,7 +47,7 @@ def tried(case, every=1, **sizes):
     first, *others = trials_for(bench, fast=False).values()
     trials = [first, *others[every // 2 :: every]]
     # Alone each is run once: all at once they are watched, and run with both fills.
-    trials = [replace(trial, thorough=trial.kind != "one tensor") for trial in trials]
+    trials = [replace(trial, thorough=trial.tried.kind != "one tensor") for trial in trials]
     return {trial.title: bench.run(trial) for trial in trials}, trials
 
 

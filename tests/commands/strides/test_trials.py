@@ -25,7 +25,7 @@ def placed(trial):
 def test_each_tensor_of_four_axes_is_tried_in_all_eight_layouts_and_one_that_cannot_repeat_in_seven():
     rows = {}
     for trial in trials().values():
-        rows.setdefault(trial.row, []).append(trial.layout)
+        rows.setdefault(trial.tried.row, []).append(trial.tried.layout)
         assert trial.fills == BOTH
     assert rows["all"] == list(LAYOUTS)
     assert rows["q"] == rows["do"] == list(LAYOUTS[1:])
@@ -37,8 +37,8 @@ def test_each_tensor_of_four_axes_is_tried_in_all_eight_layouts_and_one_that_can
 
 def test_fast_tries_everything_at_once_do_alone_as_programs_lay_it_and_vectors_apart():
     fast = trials(fast=True).values()
-    assert [trial.layout for trial in fast if trial.row == "all"] == list(LAYOUTS)
-    assert [trial.title for trial in fast if trial.kind == "one tensor"] == [
+    assert [trial.tried.layout for trial in fast if trial.tried.row == "all"] == list(LAYOUTS)
+    assert [trial.title for trial in fast if trial.tried.kind == "one tensor"] == [
         "do=blhd", "do=distinct", "tau=distinct", "seqlens=distinct",
     ]  # fmt: skip
     twice = {trial.title for trial in fast if trial.fills == BOTH}
