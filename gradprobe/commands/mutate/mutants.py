@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import random
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -85,33 +86,27 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     ours, theirs = file.text.split("\n"), edited(file.text, change.edits).split("\n")
     function = next(node for node in file.above(change.node) if isinstance(node, ast.FunctionDef))
-    if len(ours) != len(theirs):
+    pairs = enumerate(zip(ours, theirs, strict=False), 1)
+    differing = [(line, *pair) for line, pair in pairs if pair[0] != pair[1]]
+    if len(ours) != len(theirs) or len(differing) != 1:
         return None
-    differing = [at for at, line in enumerate(ours) if line != theirs[at]]
-    body = textwrap.dedent("\n".join(theirs[function.lineno - 1 : function.end_lineno]))
-    if len(differing) != 1 or not _parses(body):
-        return None
-    line, name = differing[0] + 1, file.path.name
-    old, new = ours[line - 1].rstrip(), theirs[line - 1].rstrip()
-    return Mutant(
-        name="",
-        fault_class=change.fault_class,
-        function=function.name,
-        file=file.file,
-        line=line,
-        before=old.strip(),
-        after=new.strip(),
-        edits=change.edits,
-        diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
-    )
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except SyntaxError:
-        return False
-    return True
+    ((line, old, new),), name = differing, file.path.name
+    old, new = old.rstrip(), new.rstrip()
+    body = theirs[function.lineno - 1 : function.end_lineno]
+    with contextlib.suppress(SyntaxError):
+        ast.parse(textwrap.dedent("\n".join(body)))
+        return Mutant(
+            name="",
+            fault_class=change.fault_class,
+            function=function.name,
+            file=file.file,
+            line=line,
+            before=old.strip(),
+            after=new.strip(),
+            edits=change.edits,
+            diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
+        )
+    return None
 
 
 def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
