@@ -92,25 +92,19 @@ def _observed(report: Report) -> Iterator[str]:
         yield f"another file named {name} is on the path and was not used: {place}"
     for warning in report.warnings:
         yield f"WARNING  {warning.words}"
-    yield from report.coarser or _too_small(report)
+    yield from report.coarser
+    # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
+    # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
+    worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
+    if report.failing and not report.coarser and 1.0 < worst <= LAMBDA:
+        name = report.shown.precision
+        yield f"no error exceeds {LAMBDA:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
     yield from _repeats(report)
     yield from beside(report, report.against) if report.against else ()
     # Where elements are wrong a broken identity adds nothing.
     broken = [one.name for run in report.measured for one in run.broken]
     if broken and not report.failing:
         yield f"identities broken: {'; '.join(dict.fromkeys(broken))}"
-
-
-def _too_small(report: Report) -> Iterator[str]:
-    """Errors that are small in all layouts look like coarser arithmetic rather than like a wrong formula.
-
-    A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
-    declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
-    """
-    worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
-    if report.failing and 1.0 < worst <= LAMBDA:
-        name = report.shown.precision
-        yield f"no error exceeds {LAMBDA:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
 
 
 def target_warnings(report: Report) -> Iterator[str]:

@@ -231,30 +231,25 @@ class EditDiff:
     """The file that was named just above."""
 
     def lines(self, width: int) -> Sequence[Text]:
-        lines = list[Text]()
-        for alike in group(replacements_of(self.edit.diff), _stripped).values():
-            lines.append(Text(self._place(alike), "cyan"))
-            lines += _changed_lines(alike[0], width - 4)
-        return lines
-
-    def _place(self, alike: Sequence[Replacement]) -> str:
-        """`@@ line 146 of other.py, and the same in lines 204, 276 @@`."""
+        alike: dict[tuple[str, ...], list[Replacement]] = {}
+        for change in replacements_of(self.edit.diff):
+            # The same change is one in places of unlike indents too.
+            both = ("\n".join(map(str.strip, lines)) for lines in (change.old, change.new))
+            alike.setdefault(tuple(both), []).append(change)
         is_named = os.path.realpath(self.edit.file) == os.path.realpath(self.named)
         file = "" if is_named else f" of {os.path.basename(self.edit.file)}"
-        also = _and_lines(alike[1:], _MOST_PLACES)
-        return f"  @@ line {alike[0].line}{file}{', and ' if also else ''}{also} @@"
+        lines = list[Text]()
+        for first, *others in alike.values():
+            also = _and_lines(others, _MOST_PLACES)
+            place = f"  @@ line {first.line}{file}{', and ' if also else ''}{also} @@"
+            lines += [Text(place, "cyan"), *_changed_lines(first, width - 4)]
+        return lines
 
     def all_lines(self) -> Iterator[tuple[str, str]]:
         """The lines of the whole diff, each with what it is: added, removed, place or context."""
         kinds = {"+": "added", "-": "removed", "@": "place"}
         for at, line in enumerate(self.edit.diff.splitlines()):
             yield "place" if at < 2 else kinds.get(line[:1], "context"), line
-
-
-def _stripped(change: Replacement) -> tuple[str, str]:
-    """What is alike in places of unlike indents."""
-    old, new = ("\n".join(map(str.strip, lines)) for lines in (change.old, change.new))
-    return old, new
 
 
 def _changed_lines(change: Replacement, room: int) -> Iterator[Text]:
