@@ -195,8 +195,8 @@ def _of_intermediate(report: Report, name: str, found: SearchResult, status: str
         why = "the arithmetic is right, an address (a stride) is not"
         told.append(f"Right when contiguous: {why}.")
     told += map(cause_in_words, report.causes or report.diagnoses[:1])
-    firsts = (run.first_mismatch for run, _ in found if run.first_mismatch)
-    told += [element_line(first) for first in firsts if first.title == name][:1]
+    firsts = filter(None, (run.first_mismatch for run, _ in found))
+    told += map(element_line, [first for first in firsts if first.title == name][:1])
     return _alert(report, WRONG, name, told, places=places)
 
 

@@ -132,9 +132,9 @@ def whereabouts(report: Report) -> Iterator[str]:
             yield small
         yield from _wrong_rows(report.shown, first)
     for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
-        runs = (run for run in report.measured if run.verdict == verdict and run.is_plain)
-        if layouts := ", ".join(run.layout for run in runs):
-            yield f"{word} {layouts}"
+        runs = [run.layout for run in report.measured if run.verdict == verdict and run.is_plain]
+        if runs:
+            yield f"{word} {', '.join(runs)}"
 
 
 def _wrong_rows(run: Run, first: Element) -> Iterator[str]:

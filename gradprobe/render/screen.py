@@ -271,18 +271,16 @@ def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
     """The verdict of a reference, the first wrong formula with its line, then what is wrong where."""
     audit, target = report.audit, report.target
     assert audit is not None
+    verdict, style, words = "MISMATCH", BAD, "is wrong"
     if report.verdict == MATCH:
+        verdict, style = "MATCH", GOOD
         words = f"is right: every element in {plural(len(report.runs), 'case')}, to float32"
-        yield Words(f"{target.name} {words}", "MATCH", GOOD, hangs=True)
-    else:
-        words = "is wrong"
-        if report.diagnoses and (where := report.diagnoses[0].where):
-            words += f" from line {where[0].line} on: {report.diagnoses[0].summary}"
-        yield Words(f"{target.name} {words}", "MISMATCH", BAD, hangs=True)
+    elif report.diagnoses and (where := report.diagnoses[0].where):
+        words += f" from line {where[0].line} on: {report.diagnoses[0].summary}"
+    yield Words(f"{target.name} {words}", verdict, style, hangs=True)
     if report.first_mismatch is not None:
         yield TextLine(Text(element_line(report.first_mismatch), "bold"))
-    if report.verdict != MATCH:
-        yield from reasons(report)
+    yield from reasons(report) if report.verdict != MATCH else ()
     cases = group(report.runs, lambda run: run.verdict == MATCH)
     told = []
     if False in cases:
