@@ -37,15 +37,14 @@ _MOST = 1_000_000
 _SUSPECTS = 20
 
 Pair = frozenset[str]
-Came = Mapping[str, CheckOutcome]
-"""What came of checks, by their titles."""
 Round = Generator[Sequence[PlannedCheck], CheckOutcome, None]
 
 
 def refuse_battery(word: str, options: Iterable[str]) -> None:
     """Raises UsageFailure where --battery has a word that it does not know, or an option was given that it sets."""
     if word not in BATTERIES:
-        known = [name for name in BATTERIES if name != AUTO]
+        known = [*BATTERIES]
+        known.remove(AUTO)
         way_out = did_you_mean(word, known, "") or "alone it is pairs"
         raise UsageFailure(f"--battery takes {' or '.join(known)}, got {word!r}", way_out)
     for name in options:
@@ -168,7 +167,10 @@ class Battery:
         )
 
     def _steps(self) -> Round:
-        (plain,) = (yield from _round([self._check("as it is", self._factors.plain)])).values()
+        yield from _round(
+            [self._check("as it is", self._factors.plain)], came := dict[str, CheckOutcome]()
+        )
+        (plain,) = came.values()
         if plain.verdict == MATCH and plain.report.case is not None:
             self._factors = self._factors.around(plain.report.case)
             yield from self._alone()
@@ -185,9 +187,10 @@ class Battery:
     @property
     def space(self) -> Space:
         """What may still stand together."""
-        levels = [[level.name for level in levels] for levels in self._factors.each]
-        left = [[name for name in names if name not in self._out] for names in levels]
-        return Space(left, self._factors.excluded | self._apart)
+        names, excluded = self._factors.names, self._factors.excluded | self._apart
+        return Space(
+            [[name for name in levels if name not in self._out] for levels in names], excluded
+        )
 
     def _alone(self) -> Round:
         factors, space, rows = self._factors, self.space, dict[str, Row]()
@@ -246,7 +249,7 @@ class Battery:
                 options = {"poison": True, **factors.options(row)}
                 checks[row] = self._check(factors.title(row), options, factors.beyond(row))
         special = [self._check(level.name, factors.options_of(level)) for level in beside]
-        came = yield from _round([*checks.values(), *special])
+        yield from _round([*checks.values(), *special], came := dict[str, CheckOutcome]())
         for row, check in checks.items():
             self._came[row] = came[check.title]
 
@@ -260,12 +263,8 @@ class Battery:
         return PlannedCheck(f"battery: {name}", request, number=number, beyond=beyond)
 
 
-def _round(
-    checks: Sequence[PlannedCheck],
-) -> Generator[Sequence[PlannedCheck], CheckOutcome, Came]:
-    """Has some checks made, and gives what came of them."""
-    came, asked = dict[str, CheckOutcome](), checks
-    for _ in checks:
-        outcome = yield asked
-        came[outcome.title], asked = outcome, ()
-    return came
+def _round(checks: Sequence[PlannedCheck], came: dict[str, CheckOutcome]) -> Round:
+    """Has some checks made; what came of each is added, by its title."""
+    for at in range(len(checks)):
+        outcome = yield () if at else checks
+        came[outcome.title] = outcome

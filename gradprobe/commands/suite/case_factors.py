@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ...inputs.history import CheckRequest
@@ -220,8 +221,13 @@ class Factors:
         return words | ({"seqlens": "72,36"} if "seqlens" in required else {})
 
     @property
+    def names(self) -> list[Row]:
+        """Those of the levels of each."""
+        return [tuple(map(attrgetter("name"), levels)) for levels in self.each]
+
+    @property
     def simplest(self) -> Row:
-        return tuple(levels[0].name for levels in self.each)
+        return tuple(map(itemgetter(0), self.names))
 
     @property
     def excluded(self) -> set[frozenset[str]]:

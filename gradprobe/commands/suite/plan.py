@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
+from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
 from ...model.report import Report
 
@@ -45,10 +48,19 @@ class PlannedCheck:
     """What stands in this process for the word of the target, and of the reference."""
     number: int | None = None
     """Its place in the table of several; None for its place in the plan."""
-    cost: float = 1.0
-    """About how long it takes, where 1 is what each takes however small it is."""
     beyond: str = ""
     """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+
+    @cached_property
+    def cost(self) -> float:
+        """About how long it takes, where 1 is what each takes however small it is."""
+        options = self.request.options
+        packed = str(options.get("cu_seqlens", "")).rpartition(",")[2]
+        length = int(packed) if packed.isdigit() else options.get("seqlen", Case.seqlen_q)
+        rows, keys = options.get("seqlen_q", length), options.get("seqlen_k", length)
+        batch = 1 if packed else options.get("batch", Case.batch)
+        tiles = math.ceil(rows / Case.block_m) * math.ceil(keys / Case.block_n)
+        return 1.0 + float(options.get("heads", Case.heads) * batch * tiles) / 16
 
     def number_at(self, place: int) -> int:
         """Its number, where it has that place in its plan."""

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from ...inputs.history import CheckRequest
@@ -50,13 +51,11 @@ def sweep_plan(asked: SweepRequest, takes: Sequence[TargetSignature | None]) -> 
     is_open = not any("recover" in request.options for request in asked.requests)
     plan = Plan(is_own=asked.is_drawn, looks_closer=asked.is_drawn and is_open)
     for request, taken in zip(asked.requests, takes, strict=True):
-        checks = []
-        for planned in _cases(asked, request, taken, len(plan.checks)):
-            title, cost = planned.title, _cost(planned.request.options)
-            if len(asked.requests) > 1 or not title:
-                title = f"{request.target} {title}".rstrip()
-            checks.append(replace(planned, title=title, cost=cost))
-        plan.checks += sorted(checks, key=lambda planned: planned.cost)
+        cases = _cases(asked, request, taken, len(plan.checks))
+        for planned in sorted(cases, key=attrgetter("cost")):
+            is_named = len(asked.requests) > 1 or not planned.title
+            title = f"{request.target} {planned.title}".rstrip() if is_named else planned.title
+            plan.checks.append(replace(planned, title=title))
     return plan
 
 
@@ -74,16 +73,6 @@ def _cases(
     for number, options in enumerate(combinations(values), first):
         whole = replace(request, options={**request.options, **options})
         yield PlannedCheck(" ".join(titled(options)), whole, number=number)
-
-
-def _cost(options: Mapping[str, Any]) -> float:
-    """About how long a case takes, where 1 is what each takes however small it is."""
-    packed = str(options.get("cu_seqlens", "")).rpartition(",")[2]
-    length = int(packed) if packed.isdigit() else options.get("seqlen", Case.seqlen_q)
-    rows, keys = options.get("seqlen_q", length), options.get("seqlen_k", length)
-    heads = options.get("heads", Case.heads) * (1 if packed else options.get("batch", Case.batch))
-    tiles = math.ceil(rows / Case.block_m) * math.ceil(keys / Case.block_n)
-    return 1.0 + float(heads * tiles) / 16
 
 
 def drawn(

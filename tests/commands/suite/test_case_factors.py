@@ -51,8 +51,7 @@ def factors(name, *, on_gpu=False, given=()):
 
 
 def rows_of(found):
-    levels = [[level.name for level in levels] for levels in found.each]
-    return Space(levels, found.excluded).covering()
+    return Space(found.names, found.excluded).covering()
 
 
 def excluded(both, two_lengths):
@@ -78,9 +77,8 @@ def resolved(found, options):
 @sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
 def test_every_pair_that_is_allowed_stands_in_a_case(name):
     found = factors(name)
-    names = [[level.name for level in levels] for levels in found.each]
     held = {frozenset(both) for row in rows_of(found) for both in itertools.combinations(row, 2)}
-    pairs = itertools.starmap(itertools.product, itertools.combinations(names, 2))
+    pairs = itertools.starmap(itertools.product, itertools.combinations(found.names, 2))
     wanted = set(map(frozenset, itertools.chain(*pairs)))
     assert held == {both for both in wanted if not excluded(both, name != "one packing")}
 
