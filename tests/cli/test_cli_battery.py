@@ -1,7 +1,6 @@
 """`gradprobe check --battery`: one line a case, the simplest failing one in full, what is not taken with the reason."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -90,31 +89,21 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take(few):
     ran = run("check forwards.py:right --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    names = [
-        "as it is",
-        "simplest",
-        "float16",
-        "causal",
-        "grouped",
-        "strides beyond 2^31",
-        "logits to 100",
-    ]
+    words = "as it is,simplest,float16,causal,grouped,strides beyond 2^31,logits to 100"
+    names = words.split(",")
     assert titles(ran, "MATCH") == [f"battery: {name}" for name in names]
     assert lines[-1].endswith(" s: 7 match")
     assert "  battery: window: takes no window" in lines
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], document["planned"], "coverage" in document) == (
-        "match",
-        7,
-        False,
-    )
+    assert (document["verdict"], document["planned"]) == ("match", 7)
+    assert "coverage" not in document
     tiles = {"title": "battery: tiles=16x32", "why": "takes no block_m and no block_n"}
     assert tiles in document["not_taken"]
 
 
 def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with_strict(few):
     few("D=72", "D=16 Dv=32", special="2^31")
-    words = "--json all.json --junit all.xml --sarif all.sarif --github"
+    words = "--json all.json --sarif all.sarif"
     ran = run(f"check forwards.py:usual --battery quick {words}")
     assert ran.code == 0
     names = ["D=72", "D=16 Dv=32", "strides beyond 2^31"]
@@ -128,13 +117,9 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with
     assert (document["verdict"], len(document["reports"])) == ("match", 3)
     assert sorted(one["kind"] for one in document["warnings"]) == ["huge"] + ["undeclared"] * 2
     assert document["warnings"][-1]["report"]["runs"][0]["verdict"] == "mismatch"
-    suites = ElementTree.parse("all.xml").getroot()
-    assert (suites.get("failures"), suites.get("errors")) == ("0", "0")
     results = json.loads(Path("all.sarif").read_text())["runs"][0]["results"]
     rules = {(one["ruleId"], one["level"]) for one in results}
     assert rules == {("GP040", "warning"), ("GP042", "warning")}
-    told = {line.split()[0] for line in ran.err.splitlines() if line.startswith("::")}
-    assert told == {"::warning"}
     ran = run("check forwards.py:usual --battery quick --strict")
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == warned[2:]

@@ -73,11 +73,6 @@ def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     assert sorted(line["title"] for line in lines[1:]) == sorted(whole.seen)
 
 
-def test_an_interrupt_leaves_what_came_behind_a_gap_too():
-    with Journal.begun(DRAWN, None) as journal:
-        assert len(run(DRAWN, journal, Bench(5))) == 5
-
-
 def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     shares = []
     with Journal.begun(GRID, None) as journal:
@@ -101,17 +96,14 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
     (folder / "soft.py").write_text((folder / "soft.py").read_text() + "\n")
     with pytest.raises(UsageFailure, match="soft.py has changed since"):
         Journal.reopened("a.jsonl")
-    for text in ("", "{}\n", '{"schema": "gradprobe.report/2"}\n', "no JSON\n"):
-        (folder / "b.jsonl").write_text(text)
-        with pytest.raises(UsageFailure, match="it holds no sweep"):
-            Journal.reopened("b.jsonl")
     with pytest.raises(UsageFailure, match="cannot be opened, No such file"):
         Journal.reopened("none.jsonl")
 
 
-def test_a_sweep_beside_another_of_its_folder_keeps_no_journal():
+def test_a_sweep_beside_another_of_its_folder_keeps_no_journal_and_an_interrupt_what_came_behind_a_gap_too():
     with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
         assert (one.file, other.file) == (str(DEFAULT), "")
+        assert len(run(DRAWN, one, Bench(5))) == 5
 
 
 def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
