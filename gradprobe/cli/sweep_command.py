@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ..commands.settings import Settings
-from ..commands.suite.case_factors import TargetSignature, described
 from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
+from ..commands.suite.plan import TargetSignature, described
 from ..commands.suite.runner import Runner
 from ..commands.suite.sweep import sweep_plan
 from ..inputs.history import CheckRequest

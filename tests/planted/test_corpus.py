@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import TargetSignature
+from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.diagnosis import smaller
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance, Client

@@ -17,7 +17,7 @@ from ...processes import run_each
 from ...source.kernel_file import Change, KernelFile
 from ...source.rewrites.all_rows import OPERATORS
 from ...source.syntax import Edit, edited
-from ..suite.case_factors import DESCRIBER, TargetSignature
+from ..suite.plan import DESCRIBER, TargetSignature
 
 # The classes of faults that are planted, in the order in which they are told.
 CLASSES = {

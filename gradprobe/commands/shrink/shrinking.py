@@ -21,10 +21,10 @@ from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import experiment_of
 from ...probing.runs import records_of
 from ...runtime.backend import choose_threads, make_interpreter_right
-from ..suite.case_factors import PACKING, TargetSignature, described
+from ..suite.case_factors import PACKING
 from ..suite.checking import FACTORY, Checker, Checks, Setting, check_each
 from ..suite.outcome import CheckMessages, CheckOutcome, of_error
-from ..suite.plan import PlannedCheck
+from ..suite.plan import PlannedCheck, TargetSignature, described
 from .search import CRASHED, ShrinkSearch, Symptom, symptom_of, tried_of
 from .simpler_cases import Facts, WordedCase
 

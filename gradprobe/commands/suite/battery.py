@@ -14,10 +14,10 @@ from ...model.case import flag_of
 from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.layout_run import MATCH
-from .case_factors import HOW, Factors, Level, Row, described, factors_of, found_by_trying
+from .case_factors import HOW, Factors, Level, Row, factors_of, found_by_trying
 from .checking import Setting
 from .outcome import CheckOutcome
-from .plan import Plan, PlannedCheck
+from .plan import Plan, PlannedCheck, described
 
 # The options that no case of a battery sets: a dtype that is given is that of all.
 FREE = {

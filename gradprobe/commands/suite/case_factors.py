@@ -2,68 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ...inputs.history import CheckRequest
 from ...model.assignment import PLAIN
 from ...model.case import Case
-from ...model.failures import Failure
 from ...model.memory_finding import HUGE
-from ...processes import run_each, run_here
-
-DESCRIBER = f"{__name__}:Describer"
-
-
-@dataclass(frozen=True)
-class TargetSignature:
-    """What of a target's signature cases depend on."""
-
-    family: str
-    names: frozenset[str]
-    """The canonical names of its parameters."""
-    required: frozenset[str]
-    """Of those without a default."""
-    file: str = ""
-    """With `function`, its Python source; "" where there is none."""
-    function: str = ""
-    device: str = "cpu"
-
-
-class Describer:
-    """`Describer(device)(asked)` is what the target of a check takes. Torch is imported first, outside any timeout."""
-
-    def __init__(self, device: str) -> None:
-        from ...runtime.backend import prepare_backend
-
-        self._device = prepare_backend(device)
-
-    def __call__(self, request: CheckRequest) -> TargetSignature:
-        from ...frontends.triton import stand_in_for
-        from ...targets.find import find_target
-
-        stand_in_for(request.options.get("arch"))
-        with contextlib.redirect_stdout(sys.stderr):
-            target = find_target(request.target, request.family)
-        parts = (frozenset(target.takes), target.required, target.source.file, target.source.name)
-        return TargetSignature(target.family, *parts, self._device)
-
-
-def described(
-    requests: Sequence[CheckRequest], timeout: float | None, *, isolate: bool = True
-) -> Iterator[TargetSignature | None]:
-    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
-    for request in requests:
-        asked, found = (DESCRIBER, str(request.options.get("device", "auto")), [request]), None
-        with contextlib.suppress(Failure):
-            (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
-            found = ended.result
-        yield found
+from .plan import TargetSignature
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""Plan: checks with a title each, to which steps may add more by what came of the first."""
+"""Plan: checks with a title each, to which steps may add more; and what of a target plans depend on."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -14,7 +16,9 @@ from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
+from ...model.failures import Failure
 from ...model.report import Report
+from ...processes import run_each, run_here
 
 
 @dataclass(frozen=True)
@@ -158,3 +162,52 @@ def titled(options: Mapping[str, Any]) -> list[str]:
         else:
             words.append(f"{_SHORT.get(name, name.replace('_', '-'))}={value}")
     return words
+
+
+DESCRIBER = f"{__name__}:Describer"
+
+
+@dataclass(frozen=True)
+class TargetSignature:
+    """What of a target's signature cases depend on."""
+
+    family: str
+    names: frozenset[str]
+    """The canonical names of its parameters."""
+    required: frozenset[str]
+    """Of those without a default."""
+    file: str = ""
+    """With `function`, its Python source; "" where there is none."""
+    function: str = ""
+    device: str = "cpu"
+
+
+class Describer:
+    """`Describer(device)(asked)` is what the target of a check takes. Torch is imported first, outside any timeout."""
+
+    def __init__(self, device: str) -> None:
+        from ...runtime.backend import prepare_backend
+
+        self._device = prepare_backend(device)
+
+    def __call__(self, request: CheckRequest) -> TargetSignature:
+        from ...frontends.triton import stand_in_for
+        from ...targets.find import find_target
+
+        stand_in_for(request.options.get("arch"))
+        with contextlib.redirect_stdout(sys.stderr):
+            target = find_target(request.target, request.family)
+        parts = (frozenset(target.takes), target.required, target.source.file, target.source.name)
+        return TargetSignature(target.family, *parts, self._device)
+
+
+def described(
+    requests: Sequence[CheckRequest], timeout: float | None, *, isolate: bool = True
+) -> Iterator[TargetSignature | None]:
+    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
+    for request in requests:
+        asked, found = (DESCRIBER, str(request.options.get("device", "auto")), [request]), None
+        with contextlib.suppress(Failure):
+            (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
+            found = ended.result
+        yield found

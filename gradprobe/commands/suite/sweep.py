@@ -15,9 +15,9 @@ from ...inputs.options import parse
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
-from .case_factors import PACKING, SOFTCAPS, Factors, Row, TargetSignature, decided_by, factors_of
+from .case_factors import PACKING, SOFTCAPS, Factors, Row, decided_by, factors_of
 from .journal import SweepRequest
-from .plan import Plan, PlannedCheck, titled
+from .plan import Plan, PlannedCheck, TargetSignature, titled
 
 # Of combinations: days of checks.
 LARGEST = 10_000

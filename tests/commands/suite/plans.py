@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from gradprobe.commands.suite.battery import Battery
-from gradprobe.commands.suite.case_factors import TargetSignature, factors_of
-from gradprobe.commands.suite.plan import PlannedCheck
+from gradprobe.commands.suite.case_factors import factors_of
+from gradprobe.commands.suite.plan import PlannedCheck, TargetSignature
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.case import Case
 

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from gradprobe.commands.suite.battery import FREE, Space
-from gradprobe.commands.suite.case_factors import FACTORS, SPECIAL, TargetSignature, factors_of
+from gradprobe.commands.suite.case_factors import FACTORS, SPECIAL, factors_of
+from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.commands.suite.sweep import case_of, drawn
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest

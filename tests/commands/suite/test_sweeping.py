@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.suite.case_factors import TargetSignature
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.commands.suite.runner import Runner
 from gradprobe.commands.suite.sweep import combinations, sweep_plan
 from gradprobe.inputs.history import CheckRequest, digest_of
