@@ -88,17 +88,29 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        start, heard = time.perf_counter(), CheckMessages()
+        heard, start = CheckMessages(), time.perf_counter()
+        at = start
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
+        def tick(words: str, fraction: float, layout: str = "") -> None:
+            nonlocal at
+            now, last = time.perf_counter(), heard.stage
+            if (
+                last is None
+                or (last.words, last.layout) != (words, layout)
+                or now - at > _BETWEEN
+            ):
+                at = now
+                say(Stage(words, fraction, layout))
+
         def allowance() -> Allowance:
             return self._setting.allowance_at(time.perf_counter() - start)
 
         try:
-            outcome = self._check(planned, say, allowance)
+            outcome = self._check(planned, Client(tick, say, allowance))
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
@@ -108,12 +120,8 @@ class Checker:
         sources = sources_of(outcome.report, planned.request, self._before)
         return outcome.with_report(sources=sources)
 
-    def _check(
-        self,
-        planned: PlannedCheck,
-        say: Callable[[Stage | Report], None],
-        allowance: Callable[[], Allowance],
-    ) -> CheckOutcome:
+    def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
+        """A check; the client is told of reports."""
         from ...model.report import SecondCheck
         from ...numerics.locate import close_up_of, kept_close_ups
         from ...numerics.repeats import SideBySide
@@ -125,7 +133,7 @@ class Checker:
             beside = SideBySide(planned.kept, *theirs)
 
         def pass_on(so_far: ProbeResult) -> None:
-            say(report_of(so_far))
+            client.told(report_of(so_far))
             if beside is not None:
                 beside.take(so_far.case, so_far.runs)
 
@@ -137,7 +145,7 @@ class Checker:
             planned.repro_command,
             target=target,
             reference=reference,
-            client=Client(_Ticks(say), pass_on, allowance),
+            client=replace(client, told=pass_on),
             beyond=self._setting.beyond and is_plain,
         )
         more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}
@@ -149,19 +157,6 @@ class Checker:
         report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
         request = replace(planned.request, options={**planned.request.options, **probed.added})
         return CheckOutcome(request, report)
-
-
-class _Ticks:
-    """Says how far a check is: each stage and layout at once, and of each stage no more than is seen."""
-
-    def __init__(self, say: Callable[[Stage], None]) -> None:
-        self._say, self._last, self._at = say, ("", ""), 0.0
-
-    def __call__(self, stage: str, fraction: float, layout: str = "") -> None:
-        now = time.monotonic()
-        if (stage, layout) != self._last or now - self._at > _BETWEEN:
-            self._last, self._at = (stage, layout), now
-            self._say(Stage(stage, fraction, layout))
 
 
 # What is compiled, and may be included by what is.
@@ -183,8 +178,11 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
     ran = {report.target.file: report.target.sha256}
     ran |= {kernel.file: kernel.sha256 for kernel in report.target.kernels}
     ran.pop("", None)
-    files, leading = _named_files(request), list[str]()
-    roots = files | ran.keys()
+    words = [request.target, request.reference or ""]
+    words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]
+    places = [word if os.path.isfile(word) else word.rpartition(":")[0] for word in words]
+    files = {os.path.abspath(place) for place in places if os.path.isfile(place)}
+    roots, leading = files | ran.keys(), list[str]()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if name not in before and os.path.isabs(file) and is_edited(file):
@@ -198,14 +196,6 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
             files |= {entry.path for entry in entries if Path(entry.name).suffix in _COMPILED}
     seen = {file: _first_seen.setdefault(file, digest_of(file)) for file in files - {""}}
     return dict(sorted((seen | ran).items()))
-
-
-def _named_files(request: CheckRequest) -> set[str]:
-    """The files that the words of a check name."""
-    words = [request.target, request.reference or ""]
-    words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]
-    places = [word if os.path.isfile(word) else word.rpartition(":")[0] for word in words]
-    return {os.path.abspath(place) for place in places if os.path.isfile(place)}
 
 
 def check_each(
@@ -318,9 +308,8 @@ def _end_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckO
         memory: tuple[MemoryFinding, ...] = ()
         if ended.crash.kind == DEVICE:
             small = _report_of_small(planned, setting, heard.stage.layout if heard.stage else "")
-            memory = (
-                tuple(finding for run in small.runs for finding in run.memory) if small else ()
-            )
+            for run in small.runs if small else ():
+                memory += run.memory
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
         stack = ended.raised.traceback if setting.tracebacks else ""
@@ -333,12 +322,17 @@ def with_interpreter(
     planned: PlannedCheck, outcome: CheckOutcome, setting: Setting
 ) -> CheckOutcome:
     """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
-    report = outcome.report
-    if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
+    report, case = outcome.report, outcome.report.case
+    is_asked = setting.fix_budget and setting.isolate and planned.close_up is None
+    if report.verdict != MISMATCH or not is_asked or report.target.backend != "triton":
         return outcome
-    from .interpreted import is_compiled, with_causes_of
+    # Whether or not the GPU was lost in a later layout.
+    is_other_error = report.error is not None and report.error.kind != DEVICE
+    if case is None or case.device != "cuda" or is_other_error:
+        return outcome
+    from .interpreted import with_causes_of
 
-    small = _report_of_small(planned, setting) if is_compiled(planned, report) else None
+    small = _report_of_small(planned, setting)
     return replace(outcome, report=with_causes_of(report, planned, small)) if small else outcome
 
 

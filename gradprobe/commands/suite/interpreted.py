@@ -14,7 +14,6 @@ from ...inputs.options import flags
 from ...model.case import fewer_heads, shortened
 from ...model.layout_run import INHERITED, MISMATCH
 from ...model.report import Diagnosis, Report
-from ...processes.ended import DEVICE
 from .plan import PlannedCheck
 
 # What was seen in memory, whatever numbers came of it.
@@ -53,13 +52,6 @@ def small_case(planned: PlannedCheck, layout: str = "") -> PlannedCheck:
         options.pop("layout", None)
         options["runs"] = [layout]
     return PlannedCheck(planned.title, replace(small, options=options))
-
-
-def is_compiled(planned: PlannedCheck, report: Report) -> bool:
-    """Whether it is of a GPU, whether or not that was lost in a later layout."""
-    if report.target.backend != "triton" or report.case is None or planned.close_up is not None:
-        return False
-    return report.case.device == "cuda" and (report.error is None or report.error.kind == DEVICE)
 
 
 def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Report:
