@@ -31,10 +31,8 @@ _FIRST_PAIRS = (
 )  # fmt: skip
 # Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
 _ON_ONE_GPU = 8
-# Checks of one battery, far more than there are.
-_MOST = 1_000_000
-# Pairs that are made alone since failing cases have them.
-_SUSPECTS = 20
+# More checks than a battery has; pairs that are made alone since failing cases have them.
+_MOST, _SUSPECTS = 1_000_000, 20
 
 Pair = frozenset[str]
 Round = Generator[Sequence[PlannedCheck], CheckOutcome, None]
@@ -57,9 +55,6 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     """A battery of a target, and how its checks are made. It imports the target, apart.
 
     What a case of it sets is left out of the options.
-
-    Args:
-        word: one of model.documents.BATTERIES.
     """
     own = {name: value for name, value in request.options.items() if name in FREE}
     request = replace(request, options=own)
@@ -88,11 +83,7 @@ class Space:
                     yield pair
 
     def simplest(self, wanted: Collection[str], row: Row = ()) -> Row | None:
-        """The row with the simplest levels beside some wanted ones; None where no row can hold these.
-
-        Args:
-            row: its beginning.
-        """
+        """The row with the simplest levels beside some wanted ones, from its beginning; None where there is none."""
         if len(row) == len(self.levels):
             return row
         here = self.levels[len(row)]

@@ -31,10 +31,8 @@ Instance = tuple[int, tuple[Trait, ...]]
 """A case in one of its layouts: the number of its check, and what is said of it."""
 # The sizes of usual tiles.
 _TILES = (16, 32, 64, 128)
-# What one sentence joins at most: faults that need three things at once are known, and none that needs four.
-_JOINED = 3
-# Sentences of one kind at most.
-_TOLD = 3
+# What one sentence joins at most, since no fault is known that needs four things at once; sentences of one kind.
+_JOINED, _TOLD = 3, 3
 # How probable it may be that cases which fail at random have it in common: one sentence in twenty.
 _CHANCE = 0.05
 # What is on or off, and what has one of several values.
@@ -129,11 +127,7 @@ def _group(reports: Sequence[Report], common: tuple[str, ...]) -> FailureGroup:
 def with_smallest(
     groups: Sequence[FailureGroup], requests: Mapping[int, CheckRequest], tries: int, workers: int
 ) -> tuple[FailureGroup, ...]:
-    """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all.
-
-    Args:
-        requests: of each check, by its number.
-    """
+    """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all."""
     found, wanted = list(groups), list[int]()
     for at, group in enumerate(groups):
         if group.is_mismatch and group.numbers[0] in requests:
@@ -189,13 +183,9 @@ def _case_of(report: Report, family: str) -> Case | None:
 
 
 def traits_of(case: Case, layout: str, *, square: bool) -> tuple[Trait, ...]:
-    """What is said of a case in a layout; of one axis the sharpest first.
-
-    Args:
-        square: whether every case that it is set beside has as many keys as rows.
-    """
-    told = [*_of_sizes(case, square), *_of_options(case), *_of_layout(layout)]
-    return tuple(dict.fromkeys(told))
+    """What is said of a case in a layout, the sharpest first; `square` where all cases have as many keys as rows."""
+    said = [*_of_sizes(case, square), *_of_options(case), *_of_layout(layout)]
+    return tuple(dict.fromkeys(said))
 
 
 def _compared(axis: str, name: str, size: int, other: str, than: int) -> Iterator[Trait]:

@@ -41,11 +41,7 @@ def for_the_interpreter(request: CheckRequest) -> CheckRequest:
 
 
 def small_case(planned: PlannedCheck, layout: str = "") -> PlannedCheck:
-    """The check in the interpreter, where operations are followed and so nothing has to be recovered.
-
-    Args:
-        layout: to be run alone; "" for those of the check.
-    """
+    """The check in the interpreter, or one layout: operations are followed there, so nothing has to be recovered."""
     small = for_the_interpreter(planned.request)
     options = {**small.options, "recover": False}
     if layout:

@@ -22,8 +22,7 @@ from .plan import PlannedCheck
 
 EMBEDDED = "local"
 """The address of a cluster that is started for one sweep, on this machine alone."""
-# Seconds for a machine to answer.
-_PATIENCE = 10.0
+_SECONDS_TO_ANSWER = 10.0
 _HERE = "--ray local starts a cluster here"
 
 
@@ -44,7 +43,7 @@ class RayCluster:
         host, colon, port = self.address.removeprefix("ray://").rpartition(":")
         try:
             if colon:
-                socket.create_connection((host, int(port)), _PATIENCE).close()
+                socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
         except (OSError, ValueError) as error:
             words = f"--ray {self.address}: nothing answers there ({error})"
             raise UsageFailure(words, _HERE) from error
@@ -127,15 +126,7 @@ def _checks(setting: Setting, shared: object, visible: str | None) -> Checks:
 def made_in_task(
     version: str, planned: PlannedCheck, setting: Setting, folder: str
 ) -> CheckOutcome:
-    """A check that is made in a folder.
-
-    Args:
-        version: of the gradprobe that asks.
-
-    Raises:
-        Failure: another gradprobe is here.
-        OSError: the folder is not here.
-    """
+    """A check that is made in a folder. Raises OSError where that is not here, Failure where another gradprobe is."""
     if version != __version__:
         node = os.uname().nodename
         raise Failure(f"gradprobe {__version__} is installed on {node}, and {version} asks")

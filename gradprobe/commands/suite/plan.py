@@ -60,7 +60,7 @@ class PlannedCheck:
         """About how long it takes, where 1 is what each takes however small it is."""
         options = self.request.options
         packed = str(options.get("cu_seqlens", "")).rpartition(",")[2]
-        length = int(packed) if packed.isdigit() else options.get("seqlen", Case.seqlen_q)
+        length = int(packed) if packed.isdecimal() else options.get("seqlen", Case.seqlen_q)
         rows, keys = options.get("seqlen_q", length), options.get("seqlen_k", length)
         batch = 1 if packed else options.get("batch", Case.batch)
         tiles = math.ceil(rows / Case.block_m) * math.ceil(keys / Case.block_n)
