@@ -20,7 +20,6 @@ FOLDERS = (
     "faults",
     "source",
     "frontends",
-    "auditing",
 )
 
 
@@ -104,7 +103,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("contiguous", "diagnosis/why", functions=("by_contiguity",)),
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
-    Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks")),
+    Mechanism("ranks", "sharded/ring_faults", ("sharded/ring_faults",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "numerics/conventions", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
@@ -126,7 +125,7 @@ CORE: tuple[str, ...] = (
         "__init__", "experiment", "measure", "observe", "runs",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "probe", "reported", "resolve", "run_check",
+        "__init__", "audit", "probe", "reported", "run_check",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "behaviour", "causes", "lines", "why",
@@ -146,5 +145,4 @@ CORE: tuple[str, ...] = (
     *(f"frontends/cuda/{name}" for name in (
         "__init__", "c_types", "cuda_syntax", "host_code", "module", "on_cpu", "source",
     )),
-    *(f"auditing/{name}" for name in ("__init__", "audit", "calling")),
 )  # fmt: skip

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.processes import forks
 from gradprobe.runtime.backend import prepare_backend
 from tests import zygote
 from tests.sampling import NIGHT
@@ -34,8 +33,6 @@ def pytest_configure(config):
     getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("gradprobe")
     if is_worker or not config.getoption("numprocesses", None):
         _prepare_tests(config)
-    if is_worker:  # the other workers have the other cores: a fork beside it would only cost
-        forks.CROWDED.add(os.getpid())
 
 
 def _prepare_tests(config):

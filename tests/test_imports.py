@@ -102,7 +102,7 @@ def test_only_the_folder_cli_imports_typer():
 
 # They compute with torch, as the reference does, and are imported late; what a verdict is kept in is read without.
 COMPUTING = (
-    "inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.", "sharded.",
+    "inputs.dyadic", "numerics.", "faults.", "pipeline.audit", "probing.", "diagnosis.", "sharded.",
     "frontends.python.",
 )  # fmt: skip
 READ_WITHOUT = "numerics.evidence"

@@ -15,7 +15,7 @@ from ..model.layout_run import MATCH, MISMATCH, add_counts
 from ..model.report import AuditSummary, CheckedTarget, Report
 
 if TYPE_CHECKING:
-    from ..auditing.audit import Audit
+    from ..pipeline.audit import Audit
 
 OPTIONS = frozenset(
     ("batch", "heads", "seqlen", "head_dim", "causal", "scale", "softcap", "shapes", "tau", "bias", "bias_window")
@@ -40,7 +40,7 @@ def audited(request: CheckRequest) -> Report:
 
         # What its file imports may need Triton; the reference itself runs on the CPU.
         prepare_backend("auto")
-        from ..auditing.audit import audit
+        from ..pipeline.audit import audit
 
         made = audit(request.target, request.family, given)
     return _report(made, request, time.perf_counter() - start)

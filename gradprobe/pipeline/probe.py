@@ -25,7 +25,7 @@ from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
 from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
 from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, refuses, tried
-from .resolve import Problem
+from .run_check import Problem
 
 if TYPE_CHECKING:
     from ..diagnosis.why import Reasons
@@ -144,7 +144,7 @@ def _explained(
 ) -> ProbeResult:  # fmt: skip
     # A sharded target is run by its ranks: neither launches nor strides are seen here.
     if experiment.case.ranks:
-        from ..sharded import reasons_on_ranks
+        from ..sharded.ring_faults import reasons_on_ranks
 
         reasons, steps = reasons_on_ranks(experiment, report.runs)
         report = replace(report, steps=steps)

@@ -108,7 +108,7 @@ def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> R
 def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None:
     if case.ranks is None:
         return element
-    from ..sharded import on_ranks
+    from ..sharded.shards import on_ranks
 
     return on_ranks(element, case, steps)
 

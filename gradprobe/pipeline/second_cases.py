@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..probing.compilation import Compilation, compiles
 from ..processes.forks import ParallelWork, may_fork
 from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
-from .resolve import Problem
+from .run_check import Problem
 
 # A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
 _SHORT, _LONGER = 24, 40
@@ -135,13 +136,15 @@ def with_second_cases(
     """The report of a match with what it leaves unchecked; of a second case if one is wrong."""
     client.tick("small second cases", 0.0)
     found = _tried_all(problem)
-    told = defaultdict[str, dict[str, Ability]](dict)
+    told = defaultdict[str, list[Ability]](list)
     for ability, outcome in found.items():
-        told[outcome][ability.sentence] = ability
-    report = replace(report, not_checked=tuple(told[UNTRIED]), undeclared=tuple(told[DOUBTFUL]))
+        told[outcome].append(ability)
+    left = dict.fromkeys(map(attrgetter("sentence"), told[UNTRIED]))
+    doubtful = tuple(map(attrgetter("sentence"), told[DOUBTFUL]))
+    report = replace(report, not_checked=tuple(left), undeclared=doubtful)
     if not told[WRONG]:
         return report, problem
-    wrong = next(iter(told[WRONG].values()))
+    wrong = told[WRONG][0]
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
     command = with_others(report.reproduce, options)
     try:
@@ -162,46 +165,28 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a
     kernel may end.
     """
-    on_cpu, found = (
-        problem.case.device == "cpu",
-        dict.fromkeys(unused_abilities(problem), UNTRIED),
-    )
-    forks, here, apart = may_fork(), list[Ability](), list[Ability]()
-    for ability in found:
-        if ability.options and (on_cpu or ability.flag in _OF_NUMBERS):
-            (here if ability.is_plain or not forks else apart).append(ability)
-    if problem.target.surroundings.sets_threads:
-        apart.clear()
+    on_cpu, forks = problem.case.device == "cpu", may_fork()
+    found = dict.fromkeys(unused_abilities(problem), UNTRIED)
+    run = [each for each in found if each.options and (on_cpu or each.flag in _OF_NUMBERS)]
+    here = [ability for ability in run if ability.is_plain or not forks]
+    apart = [] if problem.target.surroundings.sets_threads else [*filterfalse(here.count, run)]
     with ExitStack() as stack:
-        fork = (
-            stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
-        )
-        asked = {ability: stack.enter_context(Compilation()) for ability in here}
-        both = [
-            ability for ability in here if ability.words in ("a third batch", "another scale")
-        ]
-        if len(both) == 2:
-            together = replace(both[0], options={**both[1].options, **both[0].options})
-            if _here(problem, together, asked[both[0]]) == RIGHT:
-                found |= dict.fromkeys(both, RIGHT)
+        work = partial(_apart, problem, apart)
+        fork = stack.enter_context(ParallelWork(work)) if apart else None
+        asked = dict[Ability, Compilation]()
         for ability in here:
-            if found[ability] == UNTRIED:
-                found[ability] = _here(problem, ability, asked[ability])
+            asked[ability] = compilation = stack.enter_context(Compilation())
+            trial = tried(problem, ability.options)
+            found[ability] = _judged(ability, trial)
+            if trial.record is not None:
+                compilation.begin(trial.record)
         if fork is not None:
-            found |= zip(
-                apart, fork.answer(LAST_RESORT) or _each_alone(problem, apart), strict=True
-            )
+            outcomes = fork.answer(LAST_RESORT) or _each_alone(problem, apart)
+            found |= zip(apart, outcomes, strict=True)
         for ability, compilation in asked.items():
             if compilation.result()[0]:
                 found[ability] = WRONG
     return found
-
-
-def _here(problem: Problem, ability: Ability, compilation: Compilation) -> str:
-    run = tried(problem, ability.options)
-    if run.record is not None:
-        compilation.begin(run.record)
-    return _judged(ability, run)
 
 
 def _each_alone(problem: Problem, abilities: Sequence[Ability]) -> Iterator[str]:
@@ -212,10 +197,10 @@ def _each_alone(problem: Problem, abilities: Sequence[Ability]) -> Iterator[str]
 
 def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     """What comes of each. A fork asks at its end what compiles: it interprets none from then on."""
-    runs = [tried(problem, ability.options) for ability in abilities]
-    outcomes = list(map(_judged, abilities, runs))
-    for at, run in enumerate(runs):
-        if outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
+    trials = [tried(problem, ability.options) for ability in abilities]
+    outcomes = list(map(_judged, abilities, trials))
+    for at, trial in enumerate(trials):
+        if outcomes[at] == RIGHT and trial.record is not None and not compiles(trial.record):
             outcomes[at] = WRONG
     return outcomes
 

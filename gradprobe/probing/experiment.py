@@ -110,11 +110,8 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
     """The values in a layout, with what the target takes of the reference, and outputs."""
-    values, case, saved = (
-        effective(experiment.values, assigned),
-        experiment.case,
-        experiment.saved,
-    )
+    values, case = effective(experiment.values, assigned), experiment.case
+    saved = experiment.saved
     outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
     everything = {**derived(experiment, values), **values, **outputs}
     placements = saved.placements if saved else None
@@ -183,14 +180,12 @@ def dots_sentence(of: Experiment) -> str:
     """By which arithmetic all is judged, and why; "" where there is no choice."""
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
     judged = f"dots are judged as {way},"
-    if case.dtype != "float32":
-        words = (
-            f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
-        )
-        return "" if case.dots in (None, way) else words
+    if case.dots not in (None, way):
+        return f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+    if case.dtype != "float32" or (case.device == "cpu" and way == "ieee"):
+        return ""
     if case.device == "cpu":
-        words = f"{judged} as --dots says; a CPU multiplies in IEEE by itself"
-        return "" if way == "ieee" else words
+        return f"{judged} as --dots says; a CPU multiplies in IEEE by itself"
     if declared_way(of) is not None:
         said = "as --dots says" if case.dots is not None else "which the target is told"
         return f"{judged} {said}; {f'read: {read}' if read else 'they could not be read'}"

@@ -31,8 +31,8 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
     """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
     Args:
-        stacks: a descriptor for the stack of a crash, apart from what a target writes.
-        early: modules to import before it is told what to do.
+        stacks: a descriptor for the stack of a crash.
+        early: modules to import meanwhile.
     """
     for own in (descriptor, stacks):
         os.set_inheritable(own, False)
@@ -93,10 +93,7 @@ def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
 
 
 def _answer(work: Callable[[], Any]) -> tuple[bytes, bytes]:
-    """The message that says how some work ended. Any exception is an answer, also one that ends a process.
-
-    Where the work cost this process its device, neither its result nor anything later means anything.
-    """
+    """How some work ended, as a message. Where it cost this process its device, its result means nothing."""
     try:
         answer = ANSWER, pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
@@ -112,11 +109,10 @@ _LONGEST = 1 << 40
 
 
 class ForeignOutput(Exception):
-    """The stream holds something other than messages."""
+    """A stream holds something other than messages."""
 
 
 def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
-    """Writes one message, as slowly as the other side reads."""
     stream.sendall(_HEAD.pack(kind, len(payload)))
     stream.sendall(payload)
 
@@ -128,11 +124,7 @@ class Frames:
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Adds a piece, and yields (kind, payload) of every message that is now complete.
-
-        Raises:
-            ForeignOutput: the bytes cannot be the beginning of a message.
-        """
+        """Adds a piece, and yields (kind, payload) of every message that is now complete."""
         self._held += piece
         while len(self._held) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._held)
@@ -169,7 +161,7 @@ _stack_files: list[int] = []
 
 
 def _write_stacks_to(stacks: int) -> None:
-    """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
+    """Has a crash, the signal WHERE and `os._exit` write a stack."""
     _stack_files.append(stacks)
     faulthandler.enable(stacks)
     faulthandler.register(WHERE, stacks, all_threads=False)

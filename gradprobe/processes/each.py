@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import pickle
 import queue
-import time
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import resource_limits as limits
-from .child import ANSWER, LOST, RAISED, TOLD, heard_by, worker_of
-from .ended import CRASH, DEVICE, TIMEOUT, Crash, TaskResult, raised_of, words_of
-from .process import Child, ChildMessage, next_child
-from .resource_limits import gpus
+from .child import ANSWER, RAISED, TOLD, heard_by, worker_of
+from .ended import Crash, TaskResult, raised_of
+from .process import Child, Message, next_child
+from .resource_limits import SHARE, SHARED_BY, gpus
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
 # Seconds between two questions whether anybody still wants what is made.
 _ASK = 0.1
+# The kind of event of a child that made no worker.
+_UNMADE = b"u"
 
 
 class AbandonedWork(Exception):
@@ -34,7 +37,7 @@ _unwanted: list[Callable[[], bool]] = []
 
 @contextlib.contextmanager
 def abandoned_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """While open, what waits for children asks ten times a second; where so, it ends them and raises AbandonedWork."""
+    """While open, what waits for children asks ten times a second; where so, it raises AbandonedWork."""
     _unwanted.append(unwanted)
     try:
         yield
@@ -54,17 +57,17 @@ def run_each(
 ) -> Iterator[TaskResult]:
     """Yields the end of each item as it comes; with one worker, in the order of the items.
 
-    Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends only
-    its own item, and another takes its place. When the iterator ends or is closed, all children and their process
-    groups are gone. Together they take no more memory than `limits.limit` allows, and none more than its share.
-    Where no child ever was ready, or two in a row were not, all remaining items end as that child did.
+    Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends its
+    own item, and another takes its place. When the iterator ends or is closed, all children are gone with what they
+    started. Each takes no more than its share of `limits.limit`. Where no child ever was ready, or two in a row were
+    not, all remaining items end as that child did.
 
     Args:
-        factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
-        items: a list may grow behind its end whenever an end was yielded; the children that are there go on with it.
-        timeout: seconds for one item, once its child is ready; None for no limit.
-        echo: called in another thread with what the children write on stdout and stderr, as it comes.
-        told: called with the index of an item and a value that its worker tells (`tell`) before the item ends.
+        factory: "package.module:Class". It, `setup`, items and results are pickled.
+        items: a list may grow behind its end whenever an end was yielded.
+        timeout: seconds for one item, once its child is ready.
+        echo: called in another thread with what the children write on stdout and stderr.
+        told: called with the index of an item and a value that its worker tells (`tell`) meanwhile.
 
     Raises:
         Failure: no process can be started at all.
@@ -74,8 +77,8 @@ def run_each(
     try:
         yield from crew.ends()
     finally:
-        for child in crew.children:
-            child.stop()
+        for worker in [*crew.workers]:
+            crew.close(worker)
 
 
 def run_here(
@@ -85,7 +88,7 @@ def run_here(
     *,
     told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[TaskResult]:
-    """`run_each` in this process, for debuggers: exceptions of the worker come out, and crashes end this process."""
+    """`run_each` in this process, for debuggers: exceptions of the worker come out."""
     worker = worker_of(factory, setup)
     for index, item in enumerate(items):
         with heard_by(functools.partial(told, index)):
@@ -93,42 +96,52 @@ def run_here(
         yield TaskResult(item, index, result)
 
 
-@dataclass
+@dataclass(eq=False)
+class _Worker:
+    """A child, the item that it works on, and the thread that waits for its answer."""
+
+    child: Child
+    device: str
+    index: int | None = None
+    thread: threading.Thread | None = None
+    is_ready: bool = False
+    is_unwanted: bool = False
+
+
 class _Crew:
     """The children, and the items that are left."""
 
-    factory: str
-    setup: Any
-    items: Sequence[Any]
-    timeout: float | None
-    workers: int
-    echo: Callable[[str], object] | None
-    told: Callable[[int, Any], object]
-
-    def __post_init__(self) -> None:
-        self.workers = max(1, min(self.workers, limits.limit() // limits.LEAST))
-        self._shares = self.workers
-        """How many share the memory, however many of them could not be started."""
+    def __init__(
+        self, factory: str, setup: Any, items: Sequence[Any], timeout: float | None, workers: int,
+        echo: Callable[[str], object] | None, told: Callable[[int, Any], object],
+    ) -> None:  # fmt: skip
+        self.workers = list[_Worker]()
+        self._items, self._timeout, self._told = items, timeout or math.inf, told
+        self._places = workers = max(1, min(workers, limits.limit() // limits.LEAST))
         # Where there are several GPUs and children, each of these sees one.
-        self._devices = gpus() if self.workers > 1 and len(gpus()) > 1 else ("",)
-        self._setup = pickle.dumps(self.setup)
-        self._events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
+        self._devices = gpus() if workers > 1 and len(gpus()) > 1 else ("",)
+        most = limits.limit() // workers
+        # Of a child of one of several, all of those share the cores too.
+        sharing = workers * int(os.environ.get(SHARED_BY, "1"))
+        own = {SHARED_BY: str(sharing), SHARE: str(most)}
+        self._setup = pickle.dumps((factory, pickle.dumps(setup), own))
+        self._most, self._echo = most, echo
         self._left, self._seen = deque[int](), 0
-        self.children: list[Child] = []
+        self._events: queue.SimpleQueue[tuple[_Worker, bytes, Any]] = queue.SimpleQueue()
+        self._heard: tuple[_Worker, bytes, Any] | None = None
+        """The event that is being judged."""
         self._ever_ready, self._failed_starts = False, 0
-        self._heard: ChildMessage | None = None
-        """The message that is being judged."""
 
     def ends(self) -> Iterator[TaskResult]:
         try:
-            self._hire()
-            while self._left or any(child.index is not None for child in self.children):
+            self._hand_out()
+            while any(worker.index is not None for worker in self.workers):
                 self._heard = self._next()
-                ended = self._late() if self._heard is None else self._judged(self._heard)
+                ended = self._judged(*self._heard)
                 self._heard = None
-                self._hire()  # before the caller looks at these, so that no child waits meanwhile
+                self._hand_out()  # before the caller looks at these, so that no child waits meanwhile
                 yield from ended
-                self._hire()  # to what the caller has added
+                self._hand_out()  # of what the caller has added
         except KeyboardInterrupt:
             self._hear_the_rest()
             raise
@@ -137,115 +150,110 @@ class _Crew:
         """What children told before Ctrl-C, that in the hearing of which it came among it."""
         heard = self._heard
         while heard is not None:
-            if heard.kind == TOLD and heard.child.index is not None:
-                self.told(heard.child.index, pickle.loads(heard.payload))
+            worker, kind, payload = heard
+            if kind == TOLD and worker.index is not None:
+                self._told(worker.index, pickle.loads(payload))
             heard = None if self._events.empty() else self._events.get_nowait()
 
-    def _hire(self) -> None:
-        """Gives items to idle children, and starts as many more as there can be work for."""
-        self._left.extend(range(self._seen, len(self.items)))
-        self._seen = len(self.items)
-        for child in self.children:
-            if child.ready and child.index is None and self._left:
-                index = self._left.popleft()
-                child.give(index, pickle.dumps(self.items[index]))
-        waiting = sum(not child.ready for child in self.children)
-        while len(self.children) < self.workers and waiting < len(self._left):
-            taken = [child.device for child in self.children]
-            child = next_child(min(self._devices, key=taken.count))
-            self.children.append(child)
-            most = limits.limit() // self._shares
-            child.begin(self.factory, self._setup, self._events, self.echo, self._shares, most)
-            waiting += 1
+    def _hand_out(self) -> None:
+        """Gives items to idle children, and to as many more as there can be."""
+        self._left.extend(range(self._seen, len(self._items)))
+        self._seen = len(self._items)
+        for worker in [worker for worker in self.workers if worker.index is None]:
+            if not worker.child.lives():
+                self.close(worker)
+        while self._left:
+            worker = next((one for one in self.workers if one.index is None), None)
+            if worker is None and len(self.workers) == self._places:
+                return
+            worker = worker or self._hired()
+            worker.index = self._left.popleft()
+            words = (worker, pickle.dumps(self._items[worker.index]))
+            worker.thread = threading.Thread(target=self._ask, args=words, daemon=True)
+            worker.thread.start()
 
-    def _next(self) -> ChildMessage | None:
-        """The next message; None where a child is late. A message that has already come is never late."""
-        late = min(map(self._limit, self.children), default=math.inf)
+    def _hired(self) -> _Worker:
+        device = min(self._devices, key=[worker.device for worker in self.workers].count)
+        self.workers.append(worker := _Worker(next_child(device), device))
+        return worker
+
+    def _ask(self, worker: _Worker, payload: bytes) -> None:
+        """In a thread of its own: has a child make its worker once, and do an item."""
+        ask = functools.partial(
+            worker.child.asked,
+            most=self._most,
+            echo=self._echo,
+            told=lambda payload: self._events.put((worker, TOLD, payload)),
+            unwanted=lambda: worker.is_unwanted,
+        )
+        kind = ANSWER if worker.is_ready else _UNMADE
+        try:
+            found = None if worker.is_ready else ask(self._setup, START_LIMIT)
+            if found is None or (not isinstance(found, Crash) and found[0] == ANSWER):
+                worker.is_ready, kind = True, ANSWER
+                found = ask(payload, self._timeout)
+        except Exception as error:
+            found = RAISED, pickle.dumps(raised_of(error))
+        self._events.put((worker, kind, found))
+
+    def _next(self) -> tuple[_Worker, bytes, Any]:
         while True:
             if any(unwanted() for unwanted in _unwanted):
                 raise AbandonedWork
-            left = max(0.0, late - time.monotonic())
-            wait = min(left, _ASK) if _unwanted else left
             with contextlib.suppress(queue.Empty):
-                return self._events.get(timeout=None if wait == math.inf else wait)
-            if left <= wait:
-                return None
+                return self._events.get(timeout=_ASK if _unwanted else None)
 
-    def _limit(self, child: Child) -> float:
-        """The time at which a child is late."""
-        if not child.ready:
-            return child.since + START_LIMIT
-        is_free = self.timeout is None or child.index is None
-        return math.inf if is_free else child.since + (self.timeout or 0.0)
-
-    def _judged(self, heard: ChildMessage) -> list[TaskResult]:
-        child = heard.child
-        if child not in self.children:
+    def _judged(self, worker: _Worker, kind: bytes, found: Any) -> list[TaskResult]:
+        if worker not in self.workers or worker.index is None:
             return []
-        if heard.kind is None or heard.kind == LOST:
-            return self._died(child, heard.payload.decode())
-        if not child.ready:
-            if heard.kind == RAISED:
-                self._stop(child)
-                return self._without_start(
-                    TaskResult(None, 0, raised=pickle.loads(heard.payload))
-                )
-            child.ready, self._ever_ready, self._failed_starts = True, True, 0
+        if kind == TOLD:
+            self._told(worker.index, pickle.loads(found))
             return []
-        assert child.index is not None
-        if heard.kind == TOLD:
-            self.told(child.index, pickle.loads(heard.payload))
-            return []
-        index, child.index = child.index, None
-        return [self._answered(index, heard)]
+        index, worker.index = worker.index, None
+        ended = _ended(self._items[index], index, found)
+        if kind == _UNMADE or ended.crash:
+            self.close(worker)
+        if kind == _UNMADE:
+            return self._without_start(index, ended)
+        self._ever_ready, self._failed_starts = True, 0
+        return [ended]
 
-    def _answered(self, index: int, heard: ChildMessage) -> TaskResult:
-        item = self.items[index]
-        try:
-            value = pickle.loads(heard.payload)
-        except Exception as error:
-            return TaskResult(item, index, raised=raised_of(error))
-        if heard.kind == ANSWER:
-            return TaskResult(item, index, value)
-        return TaskResult(item, index, raised=value)
-
-    def _stop(self, child: Child) -> int:
-        self.children.remove(child)
-        return child.stop()
-
-    def _died(self, child: Child, lost: str) -> list[TaskResult]:
-        """The item that ends with a child that died or lost its device; `lost` says how."""
-        seconds, code = time.monotonic() - child.since, self._stop(child)
-        kind, words = (DEVICE, lost) if lost else child.broken or (CRASH, words_of(code))
-        return self._crashed(child, Crash(kind, words, child.tail, seconds, child.stack))
-
-    def _late(self) -> list[TaskResult]:
-        now, ended = time.monotonic(), list[TaskResult]()
-        for child in list(self.children):
-            limit = self._limit(child)
-            if limit <= now:
-                child.say_where()
-                self._stop(child)
-                words, seconds = f"no answer within {limit - child.since:g} s", now - child.since
-                crash = Crash(TIMEOUT, f"{words}: stopped", child.tail, seconds, child.stack)
-                ended += self._crashed(child, crash)
-        return ended
-
-    def _crashed(self, child: Child, crash: Crash) -> list[TaskResult]:
-        if not child.ready:
-            crash = replace(crash, words=f"{crash.words} while it started")
-            return self._without_start(TaskResult(None, 0, crash=crash))
-        if child.index is None:
-            return []
-        return [TaskResult(self.items[child.index], child.index, crash=crash)]
-
-    def _without_start(self, ended: TaskResult) -> list[TaskResult]:
-        """The items that end with a child that failed to start: none where others work, else the next one, or all."""
-        if any(other.ready for other in self.children):
-            self.workers -= 1
+    def _without_start(self, index: int, ended: TaskResult) -> list[TaskResult]:
+        """The items that end with a child that failed to start: none where others work, else its own one, or all."""
+        self._left.appendleft(index)
+        if any(other.is_ready for other in self.workers):
+            self._places -= 1
             return []
         self._failed_starts += 1
-        hopeless = not self._ever_ready or self._failed_starts > 1
-        count = len(self._left) if hopeless else min(1, len(self._left))
-        lost = [self._left.popleft() for _ in range(count)]
-        return [replace(ended, item=self.items[index], index=index) for index in lost]
+        lost = [self._left.popleft()]
+        if not self._ever_ready or self._failed_starts > 1:
+            for other in [*self.workers]:
+                lost += [] if other.index is None else [other.index]
+                self.close(other)
+            lost += self._left
+            self._left.clear()
+        crash = ended.crash and replace(
+            ended.crash, words=f"{ended.crash.words} while it started"
+        )
+        ended = replace(ended, crash=crash)
+        return [replace(ended, item=self._items[at], index=at) for at in sorted(lost)]
+
+    def close(self, worker: _Worker) -> None:
+        """Ends a child, whatever it does."""
+        self.workers.remove(worker)
+        worker.is_unwanted = True
+        if worker.thread is not None:
+            worker.thread.join()
+        worker.child.stop()
+
+
+def _ended(item: Any, index: int, found: Message | Crash) -> TaskResult:
+    if isinstance(found, Crash):
+        return TaskResult(item, index, crash=found)
+    try:
+        value = pickle.loads(found[1])
+    except Exception as error:
+        return TaskResult(item, index, raised=raised_of(error))
+    if found[0] == RAISED:
+        return TaskResult(item, index, raised=value)
+    return TaskResult(item, index, value)

@@ -34,13 +34,11 @@ class WorkerException:
     message: str
     way_out: str
     exit_code: int
-    """The command's exit code: 2 for wrong usage, else 3."""
     traceback: str
     details: tuple[str, ...] = ()
 
     @property
     def failure(self) -> Failure:
-        """The same in this process."""
         made: type[Failure] = getattr(failures, self.kind, Failure)
         return made(self.message, self.way_out, self.details)
 
@@ -52,13 +50,13 @@ class Crash:
     kind: str
     """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much."""
     words: str
-    """Such as "killed by SIGSEGV (segmentation fault)"; of a lost GPU, the driver's message."""
+    """`killed by SIGSEGV (segmentation fault)`; of a lost GPU, the driver's message."""
     stderr_tail: str
     """The last lines that it wrote to stdout or stderr."""
     seconds: float
     """The time since it was given the item or was started."""
     stack: str = ""
-    """Its stack, as Python writes it; "" where it could not be had."""
+    """As Python writes it."""
 
     @property
     def last(self) -> EndedLine | None:
@@ -77,25 +75,20 @@ class TaskResult:
 
     item: Any
     index: int
-    """Its place among the items, from 0."""
     result: Any | None = None
     crash: Crash | None = None
     raised: WorkerException | None = None
 
     @property
     def why(self) -> str:
-        """Why there is no result; "" where there is one."""
         return self.crash.words if self.crash else self.raised.message if self.raised else ""
 
 
 def raised_of(error: BaseException) -> WorkerException:
     """An exception as a value that any process can read."""
-    failure = as_failure(error)
-    trace = "".join(traceback.format_exception(error))
-    kind, words = type(failure).__name__, str(failure)
-    return WorkerException(
-        kind, words, failure.way_out, failure.exit_code, trace, failure.details
-    )
+    failure, trace = as_failure(error), "".join(traceback.format_exception(error))
+    of = (failure.way_out, failure.exit_code, trace, failure.details)
+    return WorkerException(type(failure).__name__, str(failure), *of)
 
 
 def words_of(code: int) -> str:
@@ -138,15 +131,9 @@ class EndedLine:
 
 
 def last_line(written: str) -> EndedLine | None:
-    """The innermost line that is not Python's, torch's, Triton's, numpy's or this tool's; None where there is none.
-
-    Args:
-        written: the last output of a process, in which the stack may be. Of several stacks the last one counts, and of
-            several threads the one that failed.
-    """
-    stacks = list(_stacks(written))
-    at_fault = [frames for is_current, frames in stacks if is_current]
-    for frames in (*reversed(at_fault), *(frames for _, frames in reversed(stacks))):
+    """The user's innermost line in what a process wrote: in its last stack, and that of the thread that failed."""
+    stacks = list(_stacks(written))[::-1]
+    for _, frames in sorted(stacks, key=lambda stack: not stack[0]):
         for file, line, function in frames:
             if is_users(file):
                 return EndedLine(file, line, function, linecache.getline(file, line).strip())

@@ -13,11 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..model.failures import UsageFailure
 from .each import run_each
 from .process import MARK, search_path
 
+STARTUP = Path(__file__).resolve().parent / "startup"
+"""The folder that goes onto PYTHONPATH for what runs inside programs that gradprobe starts."""
 _TAIL = 1 << 20
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START_PROGRAM = (
@@ -50,13 +53,10 @@ class EndedProgram:
 def run_programs(
     programs: Sequence[Program], *, timeout: float | None = None, workers: int = 1
 ) -> Iterator[EndedProgram]:
-    """Yields each program's end as it comes. When the iterator is closed, no program is left running.
+    """Yields each program's end as it comes, or raises UsageFailure; closed, it leaves none running.
 
     Args:
-        timeout: seconds for one program; None for no limit.
-
-    Raises:
-        UsageFailure: a command cannot be started.
+        timeout: seconds for one program.
     """
     factory = f"{__name__}:ProgramWorker"
     for ended in run_each(factory, None, programs, timeout=timeout, workers=workers):
@@ -72,7 +72,6 @@ class ProgramWorker:
     def __init__(self, setup: None) -> None: ...
 
     def __call__(self, program: Program) -> tuple[int, float, str]:
-        """Its exit code as Popen gives it, its seconds, and the end of its output."""
         start = time.monotonic()
         # A file, since what it leaves in the background may hold a pipe open.
         with tempfile.TemporaryFile() as output:
@@ -95,20 +94,3 @@ class ProgramWorker:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
             written = output.read().decode(errors="replace")
         return code, time.monotonic() - start, written
-
-
-def run_in_foreground(
-    command: Sequence[str], environment: Mapping[str, str], *, quiet: bool
-) -> int:
-    """Runs a user's command on this terminal, and returns its exit code as Popen gives it.
-
-    The first Ctrl-C belongs to the command: it is waited for until it ends.
-
-    Args:
-        quiet: its stdout goes to stderr.
-    """
-    process = subprocess.Popen(list(command), env=dict(environment), stdout=2 if quiet else None)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        return process.wait()

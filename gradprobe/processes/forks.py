@@ -15,27 +15,20 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from .child import dies_with_parent, heard_by
 
 # How much longer than a fork may compute it may take in all, where others have the processors.
 _PATIENCE = 10
-CROWDED: set[int] = set()
-"""The process, where it is a fork, or one of several that run tests."""
 Done = TypeVar("Done")
 
 
 def may_fork() -> bool:
-    """Whether a fork can work beside this process: not where it holds a GPU, where macOS has threads, in a fork.
-
-    Nor beside JAX, whose threads hold locks that no fork lets go.
-    """
+    """Whether a fork works: not on macOS, nor where this process holds a GPU, or JAX's threads hold locks."""
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
-    is_apart = "jaxlib" not in sys.modules and os.getpid() not in CROWDED
-    return sys.platform == "linux" and not holds_gpu and is_apart
+    return sys.platform == "linux" and not holds_gpu and "jaxlib" not in sys.modules
 
 
 class ParallelWork(Generic[Done]):
@@ -43,8 +36,8 @@ class ParallelWork(Generic[Done]):
 
     def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
         """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
-        self._work, self._answer = work, b""
-        self.done: tuple[Done] | None = None
+        self._answer = b""
+        self.done: Done | None = None
         """What it returned; None before, and where it came to no end."""
         self.is_over = False
         self.late = time.monotonic() + (math.inf if computes is None else _PATIENCE * computes)
@@ -57,16 +50,10 @@ class ParallelWork(Generic[Done]):
             self.process = os.fork()
         if self.process == 0:
             os.close(self.descriptor)
-            CROWDED.add(os.getpid())
             if computes is not None:
                 resource.setrlimit(resource.RLIMIT_CPU, (computes, computes))
             _run(work, writing)
         os.close(writing)
-
-    def result(self) -> Done:
-        """What it returned; where the fork came to no end, it is done here."""
-        self.answer(math.inf)
-        return self._work() if self.done is None else self.done[0]
 
     def answer(self, seconds: float) -> Done | None:
         """What it returned; None where the fork came to no end, or to none in so many seconds more."""
@@ -74,7 +61,7 @@ class ParallelWork(Generic[Done]):
         while not self.is_over:
             if not _hear([self], until):
                 self.end()
-        return None if self.done is None else self.done[0]
+        return self.done
 
     def hear(self) -> None:
         """Reads what has come of its answer; behind the last piece it is over."""
@@ -95,7 +82,7 @@ class ParallelWork(Generic[Done]):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            self.done = (pickle.loads(self._answer),)
+            self.done = pickle.loads(self._answer)
 
     def __enter__(self) -> ParallelWork[Done]:
         return self
@@ -138,60 +125,51 @@ def _run(work: Callable[[], Any], writing: int) -> NoReturn:
 
 
 class Forks:
-    """Work that waits, and the forks that do it; both in order."""
+    """Work that waits, and the forks that do it, a few at once; both in order."""
 
     def __init__(self, at_once: int, *, computes: int | None = None) -> None:
         """`computes`: of each fork, which is waited for `_PATIENCE` times as long."""
-        self._at_once = at_once
-        self._fork = partial(ParallelWork[Any], computes=computes)
+        self._at_once, self._computes = at_once, computes
         self._waiting = deque[tuple[Any, Callable[[], Any]]]()
         self._begun = deque[tuple[Any, ParallelWork[Any]]]()
-
-    def __len__(self) -> int:
-        """How many answers are still to be given."""
-        return len(self._waiting) + len(self._begun)
 
     def add(self, key: Any, work: Callable[[], Any]) -> None:
         """Has the work done in a fork, at once or as soon as there is room."""
         self._waiting.append((key, work))
         self._start()
 
-    def answers(self, until: float) -> Iterator[tuple[Any, Any]]:
+    def answers(self, until: float = math.inf) -> Iterator[tuple[Any, Any]]:
         """(key, what its work returned) in the order of the work; None of one that raised, crashed, or did not end.
 
         Ends when nothing is left, or at a time by `time.monotonic`.
         """
-        while self:
-            if self._begun and self._begun[0][1].is_over:
-                key, fork = self._begun.popleft()
-                yield key, None if fork.done is None else fork.done[0]
+        while self._begun:
+            key, first = self._begun[0]
+            if first.is_over:
+                self._begun.popleft()
+                yield key, first.done
             elif time.monotonic() >= until:
                 return
             else:
-                self._start()
-                _hear(self._running, min(until, *(fork.late for fork in self._running)))
-                for fork in self._running:
+                running = self._start()
+                _hear(running, min(until, *(fork.late for fork in running)))
+                for fork in running:
                     if time.monotonic() > fork.late:
                         fork.end()
+            self._start()
 
-    def _start(self) -> None:
-        while self._waiting and len(self._running) < self._at_once:
+    def _start(self) -> list[ParallelWork[Any]]:
+        """Fills the room that is there; the forks that run."""
+        running = [fork for _, fork in self._begun if not fork.is_over]
+        while self._waiting and len(running) < self._at_once:
             key, work = self._waiting.popleft()
-            self._begun.append((key, self._fork(work)))
-
-    @property
-    def _running(self) -> list[ParallelWork[Any]]:
-        return [fork for _, fork in self._begun if not fork.is_over]
-
-    def drop(self) -> None:
-        """Ends all that is under way, and forgets what waits."""
-        for fork in self._running:
-            fork.end()
-        self._begun.clear()
-        self._waiting.clear()
+            running.append(ParallelWork(work, computes=self._computes))
+            self._begun.append((key, running[-1]))
+        return running
 
     def __enter__(self) -> Forks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.drop()
+        for _, fork in self._begun:
+            fork.end()

@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,15 +20,11 @@ SHARED_BY = "GRADPROBE_SHARED_BY"
 # Torch, Triton and a small case together take less than this.
 LEAST = 500 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 def parsed(word: str, where: str = "--max-memory") -> int:
-    """The bytes of a word such as 3G, 500M or 1.5GiB.
-
-    Raises:
-        UsageFailure: it has another form, or nothing can run in so little.
-    """
+    """The bytes of a word such as 3G or 1.5GiB; UsageFailure for another, or where nothing runs in so little."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", word.strip().lower())
     if match is None:
         raise UsageFailure(f"{where} takes a number of bytes such as 3G or 500M, got {word!r}")
@@ -44,11 +41,7 @@ def in_words(size: int) -> str:
 
 
 def requested() -> int | None:
-    """The user's limit; None where there is none.
-
-    Raises:
-        UsageFailure: from `parsed`.
-    """
+    """The user's limit; UsageFailure from `parsed`."""
     word = os.environ.get(VARIABLE, "")
     return parsed(word, VARIABLE) if word else None
 
@@ -68,10 +61,7 @@ def setting_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded(word: str | None) -> Iterator[None]:
-    """While open, whatever runs, in this process or another, takes no more memory than was asked for.
-
-    Args:
-        word: such as 3G; None for what the environment says.
+    """While open, nothing that runs takes more memory than a word such as 3G says, or else the environment.
 
     Raises:
         UsageFailure: from `parsed`, before anything runs.
@@ -107,6 +97,33 @@ def held_by(process: int) -> int:
     return 0
 
 
+class QuietTime:
+    """For how long some processes have done next to nothing."""
+
+    def __init__(self, processes: Sequence[int]) -> None:
+        self._processes, self._since = processes, time.monotonic()
+        self._used = self._ticks()
+
+    def seconds(self) -> float:
+        now, before, used = time.monotonic(), self._used, self._ticks()
+        # Threads that wait look around now and then.
+        idle = 0.05 * (now - self._since) * _TICKS + 2
+        if used is None or before is None or abs(used - before) > idle:
+            self._used, self._since = used, now
+        return now - self._since
+
+    def _ticks(self) -> int | None:
+        """The processor time of those that live; None where nobody counts it, or where others work for them."""
+        total = 0
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                if Path(f"/proc/{process}/task/{process}/children").read_text().strip():
+                    return None  # a compiler may work for it
+                total += int(fields[11]) + int(fields[12])
+        return total or None
+
+
 def cores() -> int:
     """The cores that this process may take."""
     if sys.platform != "linux":
@@ -120,29 +137,24 @@ def free(root: Path = Path("/")) -> int:
 
 
 def _of_the_machine(root: Path) -> int:
-    with contextlib.suppress(OSError):
-        text = (root / "proc/meminfo").read_text()
-        if match := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
-            return int(match[1]) << 10
-    return os.sysconf("SC_PHYS_PAGES") * _PAGE
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) << 10 if found else os.sysconf("SC_PHYS_PAGES") * _PAGE
 
 
 def _of_groups(root: Path) -> Iterator[int]:
     """What is left to each group of this process. In a container, its own group is the root that can be seen."""
-    top, path = root / "sys/fs/cgroup", ""
-    with contextlib.suppress(OSError):
-        match = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
-        path = match[1] if match else ""
-    for group in (top / path, *(top / path).parents):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-            most, used = (int((group / f"memory.{of}").read_text()) for of in ("max", "current"))
-            cached = re.search(
-                r"^inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE
-            )
+    match = re.search(r"^0::/(.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
+    own = root / "sys/fs/cgroup" / (match[1] if match else "")
+    for group in (own, *own.parents):
+        with contextlib.suppress(ValueError):  # "max" is no limit
+            most, used = (int(_text(group / f"memory.{of}")) for of in ("max", "current"))
+            stat = _text(group / "memory.stat")
+            cached = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
             yield most - used + (int(cached[1]) if cached else 0)
 
 
 def _text(file: Path) -> str:
+    """What a file holds; nothing where it is not there."""
     with contextlib.suppress(OSError):
         return file.read_text()
     return ""
@@ -151,8 +163,7 @@ def _text(file: Path) -> str:
 def words_of_loss() -> str | None:
     """The device's error in one line, where this process has lost it; None where it works or was never used.
 
-    An exception alone does not tell. A library may replace CUDA's message or go on as if nothing had happened, and a
-    failed launch may leave the device as it was. So the device itself is asked.
+    The device itself is asked: a library may replace CUDA's message, and a failed launch may leave it as it was.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -178,8 +189,8 @@ def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
 
 
 def one_for_numpy() -> None:
-    """Has numpy compute its products in one thread, unless the environment says otherwise. Call before it is imported.
+    """Has numpy compute in one thread, unless the environment says otherwise; called before it is imported.
 
-    Those of Triton's interpreter are small, and between two of them OpenBLAS's other threads spin on the other cores.
+    Products of Triton's interpreter are small, and between two of them OpenBLAS's threads spin on the other cores.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -3,9 +3,3 @@
 Nothing below imports this folder, and a check without ranks loads none of it. `across_ranks` gives a target what runs
 it in ranks; `probing.observe` asks that for a run where a case has ranks, and knows nothing else of them.
 """
-
-from .rank_reasons import reasons_on_ranks
-from .shards import on_ranks
-from .world import across_ranks
-
-__all__ = ["across_ranks", "on_ranks", "reasons_on_ranks"]

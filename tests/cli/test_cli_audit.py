@@ -6,8 +6,8 @@ import shutil
 from gradprobe.model.documents import report_from
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
-from tests.auditing import written
 from tests.cli.command import SMALL, run
+from tests.pipeline import written
 
 
 def test_a_wrong_reference_exits_with_1_and_its_line_and_a_right_one_with_0(folder):

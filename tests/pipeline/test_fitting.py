@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.cli.command import run
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -66,9 +65,6 @@ def raises(q, k, v):
 def padded(q, k, v):
     o = attend(q, k, v)
     return torch.nn.functional.pad(o, (0, 0, 0, -o.shape[2] % 128))
-
-def forgets_the_mask(q, k, v, causal):
-    return attend(q, k, v)
 
 def of_base_2(q, k, v, do, lse):
     s = q @ k.mT * (q.shape[-1] ** -0.5 * 1.4426950408889634)
@@ -134,20 +130,15 @@ def test_a_refusal_is_told_in_its_own_words():
     )
 
 
-@sampled(
-    "given",
-    ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"],
-    push=3,
-)
+@pytest.mark.parametrize("given", ["--dtype float32", "--no-as-cuda", "--seqlen-q 100"])
 def test_an_option_that_was_given_is_never_changed(given):
     ran = run(f"check forms.py:fussy {SMALL} --heads 1 {given}")
     assert (ran.code, ran.out) == (3, "")
 
 
-@sampled("given", ["--no-causal", "--shapes bhld", "--implied scale"], push=["--no-causal"])
-def test_a_meaning_is_not_found_against_what_was_given(given):
+def test_a_meaning_is_not_found_against_what_was_given():
     code, report = checked(
-        f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}"
+        f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 --no-causal"
     )
     assert (code, report["verdict"]) == (1, "mismatch")
     assert not any("found by trying" in note for note in report["notes"])
@@ -202,14 +193,6 @@ def test_a_result_of_the_wrong_shape_is_no_refusal():
         "returned O of the wrong shape: expected [b, h, m, e] = [1, 1, 72, 24], got [1, 1, 128, 24]"
         in ran.err
     )
-
-
-def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
-    code, report = checked(
-        f"forms.py:forgets_the_mask {SMALL} --heads 1 --seqlen 20 --head-dim 8 --causal"
-    )
-    assert (code, report["verdict"], report["case"]["causal"]) == (1, "mismatch", True)
-    assert not any("found by trying" in note for note in report["notes"])
 
 
 def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):

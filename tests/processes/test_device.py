@@ -41,7 +41,6 @@ def lose(monkeypatch, words):
 
 
 ERRORS = [
-    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
     CUDAError("CUDA_ERROR_ASSERT: device-side assert triggered"),
     ValueError("dO must be contiguous"),  # of a wrapper that took the device's error for its own
 ]
@@ -58,7 +57,7 @@ def test_whatever_a_target_raises_once_the_device_is_lost_is_the_loss(monkeypatc
 
 
 @pytest.mark.parametrize("words", [
-    "Triton Error [CUDA]: invalid argument", "CUDA error: no kernel image", "CUDA_ERROR_X",
+    "Triton Error [CUDA]: invalid argument", "CUDA error: no kernel image",
     "CUDA out of memory. Tried to allocate 2.00 GiB", "[enforce fail] DefaultCPUAllocator: can't allocate memory",
 ])  # fmt: skip
 def test_an_error_of_the_driver_or_want_of_memory_is_a_failure_and_no_refusal(words):
@@ -74,9 +73,9 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
         "batch": 4,
         "seqlen": 8192 + 37,
         "head_dim": 128,
-        "dots": "tf32",
         "softcap": 2.0,
     }
+    options["dots"] = "tf32"
     small = for_the_interpreter(CheckRequest("x", None, None, options)).options
     assert small == {
         "heads": 8, "kv_heads": 2, "batch": 2, "seqlen": 128 + 37, "head_dim": 128, "softcap": 2.0, "device": "cpu",

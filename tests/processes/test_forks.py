@@ -5,17 +5,9 @@ import os
 import sys
 import time
 
-import pytest
-
 from gradprobe.processes import forks
 from gradprobe.processes.child import heard_by, tell
 from gradprobe.processes.forks import Forks, ParallelWork
-
-
-@pytest.fixture(autouse=True)
-def _may_fork(monkeypatch):
-    """A worker of these tests is taken for a fork, so that it makes none."""
-    monkeypatch.setattr("gradprobe.processes.forks.CROWDED", set())
 
 
 def in_forks(**work):
@@ -77,18 +69,6 @@ def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
     assert time.monotonic() - start < 10
 
 
-def test_what_a_fork_cannot_do_or_say_is_done_here():
-    here = os.getpid()
-
-    def only_here():
-        if os.getpid() != here:
-            ctypes.string_at(0)
-        return lambda: "not to be pickled"
-
-    with ParallelWork(only_here) as crashed, ParallelWork(lambda: only_here) as unsaid:
-        assert (crashed.result()(), unsaid.result()()()) == ("not to be pickled",) * 2
-
-
 def test_work_that_nobody_waits_for_is_ended():
     start = time.monotonic()
     with ParallelWork(lambda: time.sleep(60)) as slow:
@@ -97,9 +77,7 @@ def test_work_that_nobody_waits_for_is_ended():
     assert not os.path.exists(f"/proc/{process}")
 
 
-def test_beside_jax_and_in_a_fork_nothing_is_forked(monkeypatch):
-    with ParallelWork(forks.may_fork) as fork:
-        assert fork.answer(60) is False
+def test_beside_jax_nothing_is_forked(monkeypatch):
     assert forks.may_fork()
     monkeypatch.setitem(sys.modules, "jaxlib", sys)
     assert not forks.may_fork()

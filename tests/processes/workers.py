@@ -30,9 +30,6 @@ class Doing:
     def twice(self, number):
         return (2 * number, self.setup, self.calls, os.getpid())
 
-    def threads_of_numpy(self):
-        return os.environ["OPENBLAS_NUM_THREADS"]
-
     def segfault(self):
         print("about to read address 0", flush=True)
         ctypes.string_at(0)
@@ -74,9 +71,6 @@ class Doing:
         sleep = ctypes.PyDLL(None).sleep
         while True:
             sleep(600)
-
-    def starting(self, *command):
-        return os.getpid(), os.getsid(0), subprocess.Popen(command).pid
 
     def nap(self, seconds):
         time.sleep(seconds)
@@ -123,17 +117,13 @@ class Doing:
     def unpicklable(self):
         return threading.Lock()
 
-    def with_a_grandchild(self, file):
-        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    def with_a_grandchild(self, file, how):
+        own = {} if how == "without its word" else dict(os.environ)
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        session = how == "in a session"
+        started = subprocess.Popen(command, env=own, start_new_session=session)
         Path(file).write_text(str(started.pid))
         time.sleep(600)
-
-    def interpreter(self):
-        from gradprobe.frontends.triton import interpreting
-        from gradprobe.runtime.backend import prepare_backend
-
-        before = (interpreting(), "triton" in sys.modules, "torch" in sys.modules)
-        return before, prepare_backend("cpu"), interpreting()
 
     def main_module(self):
         return vars(sys.modules["__main__"]).get("__file__")

@@ -39,7 +39,7 @@ def _words_of_faults():
     }
     told = [
         (PACKAGE / file).read_text()
-        for file in ("sharded/rank_reasons.py", "diagnosis/edits/tried.py")
+        for file in ("sharded/ring_faults.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
     rows = "\n".join(

@@ -17,8 +17,8 @@ from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.runtime.run import Outcome, read_trace
-from gradprobe.sharded import world
-from gradprobe.sharded.rank import Answer, RankSetup, Task
+from gradprobe.sharded import ranks as processes
+from gradprobe.sharded.ranks import Answer, RankSetup, Task
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 
@@ -69,7 +69,7 @@ def checked(word: str, **options: Any) -> Report:
     try:
         return report_of(run_check(CheckRequest(word, None, None, given), ""))
     finally:
-        world.close_worlds()
+        processes.close_worlds()
 
 
 class ThreadedWorld:
@@ -109,7 +109,7 @@ def in_threads(monkeypatch: Any) -> None:
     def world_of(setup: RankSetup, ranks: int) -> ThreadedWorld:
         return made.setdefault(setup.word, ThreadedWorld(setup, ranks))
 
-    monkeypatch.setattr(world, "world_of", world_of)
+    monkeypatch.setattr(processes, "world_of", world_of)
 
 
 def failure_of(word: str, **options: Any) -> Failure:

@@ -31,11 +31,6 @@ def test_what_is_cut_and_joined_is_as_before(name):
     assert parts[1]["k"].shape == (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
 
 
-def test_what_has_no_divided_axis_is_whole_in_every_rank():
-    divided = shards(alibi=True)
-    assert divided.cut(draw(divided.case), divided.case.input_axes, 1)["alibi"].shape == (3,)
-
-
 def test_a_division_of_the_users_own_is_taken_and_one_that_leaves_a_position_out_refused():
     own = shards(lambda length, ranks: [[5, 0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f")
     assert own.owner("m", 0) == (0, 1)

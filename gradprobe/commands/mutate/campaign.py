@@ -14,8 +14,13 @@ from pathlib import Path
 
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
-from ...processes.executables import EndedProgram, Program, gradprobe_command, run_programs
-from ...processes.startup import STARTUP
+from ...processes.executables import (
+    STARTUP,
+    EndedProgram,
+    Program,
+    gradprobe_command,
+    run_programs,
+)
 from ...source.kernel_file import KernelFile
 from .mutants import Mutant
 

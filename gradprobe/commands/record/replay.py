@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +14,7 @@ from dataclasses import dataclass, replace
 from ...inputs.history import CheckRequest, make_folder
 from ...model.failures import TargetFailure, UsageFailure
 from ...model.number import plural
-from ...processes.executables import run_in_foreground
-from ...processes.startup import STARTUP
+from ...processes.executables import STARTUP
 from ..suite.plan import Plan, PlannedCheck
 from .capture import ENDING, FOLDER, CapturePlan, parted
 from .watched_calls import WatchedCalls, calls_seen
@@ -63,7 +63,12 @@ def run_watched(
         way_out = f"what follows -- is run as it stands; {itself}"
         raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
     _clear(how)
-    code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
+    stdout = 2 if quiet else None
+    process = subprocess.Popen([*command], env=_environment(watch, how), stdout=stdout)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # the first Ctrl-C belongs to the command
+        code = process.wait()
     found = sorted(how.folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
     files, seen = tuple(map(str, found[: how.keep])), calls_seen(how.folder)
     ended = ProgramResult(code, files, seen or WatchedCalls())

@@ -17,7 +17,7 @@ from ...numerics.evidence import LayoutRun
 from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
-from ...processes.startup.gradprobe_shadow import load_from_copy
+from ...processes.startup.sitecustomize import load_from_copy
 from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of

@@ -11,14 +11,37 @@ import importlib.util
 import json
 import os
 import sys
-
-from gradprobe_shadow import load_from_copy  # type: ignore[import-not-found] # beside this file, on the path
+from types import CodeType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Of one copy: where it lies, and where it is told that it was loaded.
 _COPY = "GRADPROBE_MUTANT"
 # "package.module:function", called before the program begins.
 _ENTRY = "GRADPROBE_ENTRY"
+
+
+def load_from_copy(file: str, copy: str, loaded: str) -> None:
+    """From now on Python's own loader takes the copy's text in the file's place.
+
+    Code is compiled under the copy's name, so that all who read sources again (Triton does) read the same text; the
+    module keeps the file's name, and with it its package and what lies beside it.
+    """
+    plain = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
+        try:
+            is_same = os.path.samefile(self.path, file)
+        except OSError:
+            is_same = False
+        if not is_same:
+            return plain(self, fullname)
+        with open(copy, "rb") as stream:
+            code = compile(stream.read(), copy, "exec", dont_inherit=True)
+        with open(loaded, "a") as stream_of_names:
+            stream_of_names.write(f"{fullname}\n")
+        return code
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
 
 
 def _enter(module: str, function: str) -> None:
@@ -43,13 +66,13 @@ def _the_next_one() -> None:
         spec.loader.exec_module(module)
 
 
-sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
-if _COPY in os.environ:
-    _place = json.loads(os.environ[_COPY])
-    load_from_copy(_place["file"], _place["copy"], _place["loaded"])
-if _ENTRY in os.environ:
-    try:
-        _enter(*os.environ[_ENTRY].split(":"))
-    except Exception as error:  # the program itself goes on
-        print(f"gradprobe: cannot watch: {type(error).__name__}: {error}", file=sys.stderr)
-_the_next_one()
+if __name__ == "sitecustomize":  # else gradprobe itself imports it
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    if _COPY in os.environ:
+        load_from_copy(**json.loads(os.environ[_COPY]))
+    if _ENTRY in os.environ:
+        try:
+            _enter(*os.environ[_ENTRY].split(":"))
+        except Exception as error:  # the program itself goes on
+            print(f"gradprobe: cannot watch: {type(error).__name__}: {error}", file=sys.stderr)
+    _the_next_one()

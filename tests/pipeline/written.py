@@ -135,19 +135,6 @@ WRONG = {
 # --- right
 
 
-def by_einsum(q, k, v, dout, causal: bool = False, softmax_scale: float | None = None):
-    softmax_scale = softmax_scale or q.shape[-1] ** -0.5
-    scores = torch.einsum("bhtd,bhsd->bhts", q, k) * softmax_scale
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores.masked_fill_(hidden, float("-inf"))
-    attn = torch.softmax(scores, dim=-1)
-    dattn = torch.einsum("bhtd,bhsd->bhts", dout, v)
-    dscores = attn * (dattn - (dattn * attn).sum(-1, keepdim=True)) * softmax_scale
-    dq = torch.einsum("bhts,bhsd->bhtd", dscores, k)
-    return attn @ v, dq, torch.einsum("bhts,bhtd->bhsd", dscores, q), attn.mT @ dout
-
-
 def by_scalar_loops(q, k, v, do):
     """One head, [L, D], causal."""
     L, D = q.shape
@@ -164,14 +151,6 @@ def by_scalar_loops(q, k, v, do):
             dk[j] += ds * q[i]
             dv[j] += p[j] * do[i]
     return dq, dk, dv
-
-
-def one_head(q, k, v, do, scale=None):
-    scale = 1 / q.shape[1] ** 0.5 if scale is None else scale
-    p = torch.softmax(q @ k.t() * scale, dim=1)
-    dp = do @ v.t()
-    ds = p * (dp - (p * dp).sum(1, keepdim=True))
-    return ds @ k * scale, ds.t() @ q * scale, p.t() @ do
 
 
 def in_numpy(q, k, v, o, lse, d_out, causal):
@@ -224,7 +203,7 @@ def by_tiles(q, k, v, o, do, lse, BLOCK=4):
 
 
 RIGHT = {
-    "by_einsum": ("torch", "bhld", ""), "by_scalar_loops": ("numpy", "ld", ""), "one_head": ("torch", "ld", ""),
+    "by_scalar_loops": ("numpy", "ld", ""),
     "in_numpy": ("numpy", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
     "with_a_mask": ("torch", "bhld", "hide"), "by_tiles": ("torch", "bhld", ""),
     "other_units_on_the_way": ("torch", "bhld", ""), "by_grad": ("torch", "bhld", ""),

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from gradprobe.auditing.audit import audit, audited_target
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
+from gradprobe.pipeline.audit import audit, audited_target
 from gradprobe.reference import manual_attention_backward
-from tests.auditing import written
+from tests.pipeline import written
 from tests.sampling import sampled
 
 FILE = written.__file__

@@ -1,1 +1,0 @@
-"""Is it the test? A user's own reference is judged."""
