@@ -163,10 +163,10 @@ class _Crew:
             if not worker.child.lives():
                 self.close(worker)
         while self._left:
-            worker = next((one for one in self.workers if one.index is None), None)
-            if worker is None and len(self.workers) == self._places:
+            idle = next((one for one in self.workers if one.index is None), None)
+            if idle is None and len(self.workers) == self._places:
                 return
-            worker = worker or self._hired()
+            worker = idle or self._hired()
             worker.index = self._left.popleft()
             words = (worker, pickle.dumps(self._items[worker.index]))
             worker.thread = threading.Thread(target=self._ask, args=words, daemon=True)

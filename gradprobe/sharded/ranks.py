@@ -134,10 +134,12 @@ class World:
             raise UsageFailure(words, "or --device cpu")
         self._folder, self._children = tempfile.mkdtemp(prefix="gradprobe-ranks-"), list[Child]()
         try:
-            words = [pickle.dumps((setup, rank, ranks, self._folder)) for rank in range(ranks)]
-            self._children += [Child() for _ in words]
-            factory = f"{__name__}:{RankWorker.__name__}"
-            self._asked([pickle.dumps((factory, own, {})) for own in words], _JOIN)
+            factory, setups = f"{__name__}:{RankWorker.__name__}", list[bytes]()
+            for rank in range(ranks):
+                own = pickle.dumps((setup, rank, ranks, self._folder))
+                setups.append(pickle.dumps((factory, own, {})))
+                self._children.append(Child())
+            self._asked(setups, _JOIN)
         except BaseException:
             self.close()
             raise
@@ -167,15 +169,16 @@ class World:
             self._is_over = self._is_over or not all(each.done() for each in asked)
             threads.shutdown()
         found = [each.result() for each in asked]
-        if waiting or any(isinstance(each, Crash) for each in found):
+        messages = [each for each in found if not isinstance(each, Crash)]
+        if len(messages) < len(found):
             raise self._failure(found, waiting)
-        answers = [(kind, pickle.loads(payload)) for kind, payload in found]
-        for rank, (kind, answer) in enumerate(answers):
+        answers = [pickle.loads(payload) for _, payload in messages]
+        for rank, (kind, _) in enumerate(messages):
             if kind == RAISED:
-                failure = answer.failure
+                failure = answers[rank].failure
                 failure.args = (f"rank {rank}: {failure.args[0]}",)
                 raise failure
-        return [answer for _, answer in answers]
+        return answers
 
     def _wait(self, asked: Sequence[Future[Message | Crash]], patience: float) -> list[int]:
         """The ranks that wait for ever, once the others have ended."""

@@ -339,10 +339,10 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple
     failing = [run for run in wrong if run.is_plain] or wrong
     if not failing:
         return _NOTHING
-    faults: list[str] = []
+    faults, found = list[str](), _NOTHING
     with own_faults(faults, "no reason could be sought"):
-        return _reasons(observed_in(experiment, failing[0]), division(experiment.case))
-    return Reasons((), tuple(faults), sought=False), {}
+        found = _reasons(observed_in(experiment, failing[0]), division(experiment.case))
+    return (Reasons((), tuple(faults), sought=False), {}) if faults else found
 
 
 def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:

@@ -61,6 +61,9 @@ def test_a_ring_of_four_processes_is_right():
     assert (report.verdict, report.case.ranks) == ("match", 4)
 
 
+@pytest.mark.usefixtures(
+    "real_processes"
+)  # a fork of the zygote has a process of its own, which may work for it
 def test_a_rank_that_dies_is_named_with_its_line(bad):
     words = str(failure_of(f"{bad}:dies"))
     assert "rank 2 died: killed by SIGSEGV (segmentation fault), last at " in words
@@ -69,6 +72,7 @@ def test_a_rank_that_dies_is_named_with_its_line(bad):
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("real_processes")
 @pytest.mark.parametrize(
     ("function", "words"),
     [
