@@ -48,7 +48,8 @@ _READ_AT_START = re.compile(
     "PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET"
 )
 # Those that a fork can still take over.
-_TAKEN_OVER = {"PYTHONPATH", "PYTHONIOENCODING", "TRITON_INTERPRET", "OMP_NUM_THREADS"}
+_ONES = {"TRITON_INTERPRET", "OMP_NUM_THREADS"}
+_TAKEN_OVER = {"PYTHONPATH", "PYTHONIOENCODING", *_ONES}
 # What releases of typer that have it load with the first command.
 _LATE = ["typer._adapters"] if importlib.util.find_spec("typer._adapters") else []
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -58,25 +59,20 @@ _LONGEST, _MOST, _HIGH = 1 << 18, 64, 700
 
 
 class Request(NamedTuple):
-    """A program to start, to which the descriptors belong that are sent with it."""
+    """A program to start: its command after the interpreter, and what is to be so; with it its descriptors are sent."""
 
     words: tuple[str, ...]
-    """The command after the interpreter."""
     environment: dict[str, str]
     folder: str
-    numbers: tuple[int, ...]
-    """The numbers that the descriptors are to have."""
-    session: bool
-    """Whether it begins a session."""
-    warm: bool
-    """Whether it may find Triton and gradprobe imported."""
+    numbers: tuple[int, ...]  # that the descriptors are to have
+    session: bool  # whether it begins one
+    warm: bool  # whether it may find Triton and gradprobe imported
 
 
 class Program(NamedTuple):
     """What Python is asked to run."""
 
-    kind: str
-    """-c, -m or file."""
+    kind: str  # -c, -m or file
     what: str
     arguments: tuple[str, ...]
     unbuffered: bool
@@ -87,10 +83,6 @@ class Zygote:
     """This side of a zygote."""
 
     stream: socket.socket
-    path: list[str]
-    """Where Python looks for modules when nobody says more."""
-    names: frozenset[str]
-    """The modules that are installed, and those that Python looks for when it starts."""
     environment: Mapping[str, str]
     warm: bool
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,6 +106,9 @@ def _inheriting_orphans() -> Iterator[None]:
 
 _zygote: Zygote | None = None
 _environment: dict[str, str] = {}
+# Where Python looks for modules when nobody says more; the modules there, and those that Python looks for at its start.
+_path: list[str] = []
+_names: set[str] = set()
 
 
 def install() -> None:
@@ -152,34 +147,27 @@ _USUAL = {
 
 def _asked(call: Mapping[str, Any]) -> tuple[Zygote, Request] | None:
     """The zygote and the request to it; None where the program must be started as ever."""
-    if isinstance(call["args"], (str, bytes, os.PathLike)) or call["executable"] not in (
-        None,
-        sys.executable,
-    ):
+    is_one_word = isinstance(call["args"], (str, bytes, os.PathLike))
+    if is_one_word or call["executable"] not in (None, sys.executable):
         return None
     command = [os.fspath(word) for word in call["args"]]
-    if command[:1] != [sys.executable] or any(
-        call.get(name, value) != value for name, value in _USUAL.items()
-    ):
+    is_usual = all(call.get(name, value) == value for name, value in _USUAL.items())
+    if command[:1] != [sys.executable] or not is_usual:
         return None
     program, folder = _program(command[1:]), os.path.abspath(call["cwd"] or os.getcwd())
     environment = dict(os.environ if call["env"] is None else call["env"])
-    if (
-        program is None or "sys.modules" in program.what or not os.path.isdir(folder)
-    ):  # it asks what was imported
+    asks_what_is_imported = program is not None and "sys.modules" in program.what
+    if program is None or asks_what_is_imported or not os.path.isdir(folder):
         return None
     zygote = _started()
     warm = _is_gradprobe(program) and environment.get("TRITON_INTERPRET") == "1"
     if (zygote.warm and not warm) or not _starts_alike(zygote, environment):
         return None
-    if any(
-        _hides_a_module(zygote, entry) for entry in _search_path(program, environment, folder)
-    ):
+    if any(map(_hides_a_module, _search_path(program, environment, folder))):
         return None
-    numbers = (0, 1, 2, *call["pass_fds"])
-    return zygote, Request(
-        tuple(command[1:]), environment, folder, numbers, bool(call["start_new_session"]), warm
-    )
+    words, numbers = tuple(command[1:]), (0, 1, 2, *call["pass_fds"])
+    session = bool(call["start_new_session"])
+    return zygote, Request(words, environment, folder, numbers, session, warm)
 
 
 def _program(words: list[str]) -> Program | None:
@@ -190,32 +178,22 @@ def _program(words: list[str]) -> Program | None:
         return Program(first, rest[0], tuple(rest[1:-1]), unbuffered)
     if first.startswith("-m"):
         return Program("-m", first[2:], tuple(rest[:-1]), unbuffered)
-    return (
-        Program("file", first, tuple(rest[:-1]), unbuffered)
-        if first and not first.startswith("-")
-        else None
-    )
+    is_file = first and not first.startswith("-")
+    return Program("file", first, tuple(rest[:-1]), unbuffered) if is_file else None
 
 
 def _is_gradprobe(program: Program) -> bool:
     if program.kind != "-c":
         return os.path.basename(program.what) == "gradprobe"
-    own = (
-        "from gradprobe.processes.child import main",
-        "from gradprobe.cli import main; ",
-    )
+    own = ("from gradprobe.processes.child import main", "from gradprobe.cli import main; ")
     return any(words in program.what for words in own)
 
 
 def _starts_alike(zygote: Zygote, environment: Mapping[str, str]) -> bool:
     """Whether Python and its libraries start as the zygote did, but for what a fork takes over."""
-    read = {
-        name for name in (*zygote.environment, *environment) if _READ_AT_START.match(name)
-    } - _TAKEN_OVER
+    read = set(filter(_READ_AT_START.match, (*zygote.environment, *environment))) - _TAKEN_OVER
     alike = all(zygote.environment.get(name) == environment.get(name) for name in read)
-    return alike and {
-        environment.get(name) for name in ("TRITON_INTERPRET", "OMP_NUM_THREADS")
-    } <= {"1", None}
+    return alike and {environment.get(name) for name in _ONES} <= {"1", None}
 
 
 def _search_path(program: Program, environment: Mapping[str, str], folder: str) -> set[str]:
@@ -223,28 +201,22 @@ def _search_path(program: Program, environment: Mapping[str, str], folder: str) 
     said = [*environment.get("PYTHONPATH", "").split(os.pathsep)]
     if program.kind == "file":
         said.append(os.path.dirname(program.what))
-    elif (
-        _is_gradprobe(program) and program.kind == "-c"
-    ):  # which puts its arguments in the place of its path
-        said += (
-            json.loads(program.arguments[0])
-            if program.arguments[0][:1] == "["
-            else program.arguments[3:]
-        )
+    elif program.kind == "-c" and _is_gradprobe(program):  # its arguments are its path
+        is_list = program.arguments[0][:1] == "["
+        said += json.loads(program.arguments[0]) if is_list else program.arguments[3:]
     else:
         said.append("")
     return {os.path.normpath(os.path.join(folder, entry)) for entry in said}
 
 
-def _hides_a_module(zygote: Zygote, folder: str) -> bool:
+def _hides_a_module(folder: str) -> bool:
     """Whether the folder has a module of its own where the zygote has imported another."""
-    if folder in (ROOT, *zygote.path) or not os.path.isdir(folder):
+    if folder in (ROOT, *_path) or not os.path.isdir(folder):
         return False
-    modules = [
-        file.parent.name if file.name == "__init__.py" else file.name.partition(".")[0]
-        for pattern in ("*.py", "*.so", "*/__init__.py") for file in Path(folder).glob(pattern)
-    ]  # fmt: skip
-    return not zygote.names.isdisjoint(modules)
+    files = [*Path(folder).glob("*.py"), *Path(folder).glob("*.so")]
+    modules = {file.name.partition(".")[0] for file in files}
+    modules |= {file.parent.name for file in Path(folder).glob("*/__init__.py")}
+    return not _names.isdisjoint(modules)
 
 
 def _started() -> Zygote:
@@ -259,7 +231,9 @@ def _started() -> Zygote:
             env={**own, "OMP_NUM_THREADS": "1"}, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         theirs.close()
-        _zygote = Zygote(ours, *pickle.loads(ours.recv(_LONGEST)), own, warm=False)
+        _path[:], names = pickle.loads(ours.recv(_LONGEST))
+        _names.update(names)
+        _zygote = Zygote(ours, own, warm=False)
         atexit.register(lambda: (ours.close(), process.wait()))
     return _zygote
 
@@ -269,29 +243,26 @@ def _started() -> Zygote:
 
 def _warm() -> list[str]:
     """What gradprobe imports besides where Triton interprets: Triton, and all of its own modules."""
-    files = [
-        file.relative_to(ROOT).with_suffix("")
-        for file in sorted(Path(ROOT, "gradprobe").rglob("[a-z]*.py"))
-    ]
-    own = [".".join(file.parts) for file in files if not _APART & {*file.parts[:-1]}]
+    own = list[str]()
+    for file in sorted(Path(ROOT, "gradprobe").rglob("[a-z]*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        own += [] if _APART & {*parts[:-1]} else [".".join(parts)]
     return ["triton.language", "triton.runtime.interpreter", *own, *_LATE]
 
 
 def main(descriptor: int) -> None:
     """Imports, and serves until the other end is closed. It returns in a fork, whose program has come to its end."""
-    path = sys.path[1:]
+    _path[:] = sys.path[1:]
     for name in _PLAIN:
         importlib.import_module(name)
     stream = socket.socket(fileno=descriptor)
-    found = {module.name for module in pkgutil.iter_modules(path)}
-    names = frozenset(
-        {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "gradprobe", *found}
-    )
-    stream.send(pickle.dumps((path, names)))
-    _serve(stream, path, names, warm=False)
+    _names.update(sys.stdlib_module_names, {"sitecustomize", "usercustomize", "gradprobe"})
+    _names.update(module.name for module in pkgutil.iter_modules(_path))
+    stream.send(pickle.dumps((_path, _names)))
+    _serve(stream, warm=False)
 
 
-def _serve(stream: socket.socket, path: list[str], names: frozenset[str], *, warm: bool) -> None:
+def _serve(stream: socket.socket, *, warm: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
@@ -302,34 +273,23 @@ def _serve(stream: socket.socket, path: list[str], names: frozenset[str], *, war
             os._exit(0)
         request = Request(*pickle.loads(data))
         if request.warm and not warm:
-            warmer = warmer or _forked_server(
-                [stream.fileno(), *descriptors], path, names, warm=True, imports=_warm()
-            )
+            closed = [stream.fileno(), *descriptors]
+            warmer = warmer or _forked_server(closed, warm=True, imports=_warm())
             socket.send_fds(warmer, [data], descriptors)
             answer = warmer.recv(64)
         elif number := _forked_away():
             answer = b"%d" % number
         else:
-            _become(request, _moved(descriptors, stream), path, names)
+            _become(request, _moved(descriptors, stream))
         for descriptor in descriptors:
             os.close(descriptor)
         stream.send(answer)
 
 
 def _forked_server(
-    closed: list[int],
-    path: list[str],
-    names: frozenset[str],
-    *,
-    warm: bool,
-    imports: Sequence[str] = (),
+    closed: list[int], *, warm: bool, imports: Sequence[str] = ()
 ) -> socket.socket:
-    """A stream to a zygote forked off this process, which ends with it.
-
-    Args:
-        closed: descriptors that the zygote is not to hold open.
-        imports: what it imports besides.
-    """
+    """A stream to a zygote forked off this process, which ends with it, and does not hold these descriptors open."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         theirs.close()
@@ -341,7 +301,7 @@ def _forked_server(
         os.environ["TRITON_INTERPRET"] = "1"
     for name in imports:
         importlib.import_module(name)
-    _serve(theirs, path, names, warm=warm)
+    _serve(theirs, warm=warm)
     raise AssertionError("a zygote serves until it is killed")
 
 
@@ -374,17 +334,11 @@ def _moved(descriptors: list[int], stream: socket.socket) -> list[int]:
     return moved
 
 
-def _become(
-    request: Request, descriptors: list[int], path: list[str], names: frozenset[str]
-) -> None:
-    """Runs the program in this fork, to its end.
-
-    Raises:
-        SystemExit: always, with which Python comes to its own end.
-    """
+def _become(request: Request, descriptors: list[int]) -> None:
+    """Runs the program in this fork, to its end: SystemExit, always."""
     if request.session:
         os.setsid()
-    _begin_own_zygote(request, descriptors, path, names)
+    _begin_own_zygote(request, descriptors)
     for descriptor, number in zip(descriptors, request.numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -396,7 +350,7 @@ def _become(
     program = _program(list(request.words))
     assert program is not None
     _open_streams(request.environment.get("PYTHONIOENCODING", ""), program.unbuffered)
-    _find_as_new(program, request, path)
+    _find_as_new(program, request)
     try:
         _run(program)
     except SystemExit:
@@ -406,15 +360,13 @@ def _become(
     sys.exit(0)
 
 
-def _begin_own_zygote(
-    request: Request, descriptors: list[int], path: list[str], names: frozenset[str]
-) -> None:
+def _begin_own_zygote(request: Request, descriptors: list[int]) -> None:
     global _zygote  # noqa: PLW0603 - one for each process
-    stream = _forked_server(descriptors, path, names, warm=request.warm)
+    stream = _forked_server(descriptors, warm=request.warm)
     high = socket.socket(fileno=fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH))
     stream.close()
     own = {name: value for name, value in request.environment.items() if name not in _TAKEN_OVER}
-    _zygote = Zygote(high, path, names, own, request.warm)
+    _zygote = Zygote(high, own, request.warm)
     subprocess.Popen = Popen
 
 
@@ -435,17 +387,12 @@ def _open_streams(encoding: str, unbuffered: bool) -> None:
         setattr(sys, f"__{told}__", stream)
 
 
-def _find_as_new(program: Program, request: Request, path: list[str]) -> None:
+def _find_as_new(program: Program, request: Request) -> None:
     """The search path and the main module of a new process."""
-    first = {"-c": "", "-m": os.getcwd(), "file": os.path.dirname(os.path.abspath(program.what))}[
-        program.kind
-    ]
+    first = {"-c": "", "-m": os.getcwd()}.get(program.kind)
+    first = os.path.dirname(os.path.abspath(program.what)) if first is None else first
     said = request.environment.get("PYTHONPATH")
-    sys.path[:] = [
-        first,
-        *(os.path.abspath(entry) for entry in (said.split(os.pathsep) if said else ())),
-        *path,
-    ]
+    sys.path[:] = [first, *map(os.path.abspath, said.split(os.pathsep) if said else ()), *_path]
     sys.argv[:] = [{"file": program.what}.get(program.kind, program.kind), *program.arguments]
     sys.orig_argv[:] = [sys.executable, *request.words]
     sys.path_importer_cache.clear()
