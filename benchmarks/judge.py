@@ -63,7 +63,7 @@ def errors_of(words: list[str]) -> Errors:
     """The errors in each layout that the kernel ran in."""
     from gradprobe.inputs.history import CheckRequest
     from gradprobe.model.assignment import parse_run
-    from gradprobe.pipeline.run_check import resolve_problem
+    from gradprobe.pipeline.resolve import resolve_problem
     from gradprobe.probing.experiment import effective, experiment_of, inputs_of
     from gradprobe.runtime.run import run_target
 

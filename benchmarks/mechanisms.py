@@ -125,7 +125,7 @@ CORE: tuple[str, ...] = (
         "__init__", "experiment", "measure", "observe", "runs",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "audit", "probe", "reported", "run_check",
+        "__init__", "audit", "probe", "reported", "resolve", "run_check",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "behaviour", "causes", "lines", "why",

@@ -11,7 +11,7 @@ from gradprobe.model.allowance import Client
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline import probe as probing
-from gradprobe.pipeline.run_check import Problem
+from gradprobe.pipeline.resolve import Problem
 from gradprobe.targets.find import Target
 
 

@@ -80,7 +80,7 @@ def read_contract(request: CheckRequest) -> Contract:
         options["seqlen"] = SEQLEN
     with contextlib.redirect_stdout(sys.stderr):
         from ..inputs.versions import environment
-        from ..pipeline.run_check import resolve_problem
+        from ..pipeline.resolve import resolve_problem
 
         problem = resolve_problem(CheckRequest(request.target, request.family, None, options))
         contract = contract_of(problem.target, problem.case)

@@ -19,7 +19,7 @@ from ..numerics.tally import Finding
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
 from ..targets.find import Target
-from .run_check import Problem
+from .resolve import Problem
 
 # Many kernels take powers of two alone; many take no length that ends inside a block, of up to 256.
 _HEAD_DIMS = (32, 64, 128)

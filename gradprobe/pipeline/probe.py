@@ -25,7 +25,7 @@ from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
 from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
 from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, refuses, tried
-from .run_check import Problem
+from .resolve import Problem
 
 if TYPE_CHECKING:
     from ..diagnosis.why import Reasons

@@ -25,7 +25,7 @@ from ..probing.compilation import Compilation, compiles
 from ..processes.forks import ParallelWork, may_fork
 from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
-from .run_check import Problem
+from .resolve import Problem
 
 # A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
 _SHORT, _LONGER = 24, 40

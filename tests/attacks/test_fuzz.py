@@ -20,7 +20,8 @@ from gradprobe.inputs.saved import SavedInputs, load, save
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS, TENSORS
 from gradprobe.model.failures import Failure
-from gradprobe.pipeline.run_check import resolve_problem, run_check
+from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.pipeline.run_check import run_check
 from tests.cli.command import run
 from tests.sampling import tries
 

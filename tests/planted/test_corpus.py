@@ -10,7 +10,7 @@ from gradprobe.diagnosis import smaller
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance, Client
 from gradprobe.model.case import Case
-from gradprobe.pipeline.run_check import resolve_problem
+from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import candidates_of

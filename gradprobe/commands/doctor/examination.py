@@ -91,7 +91,7 @@ class Climber:
         if device == "cuda":
             # A compiled rung is compiled, whatever is in force.
             os.environ.pop("TRITON_INTERPRET", None)
-        from ...pipeline.run_check import resolve_problem
+        from ...pipeline.resolve import resolve_problem
         from ...runtime.backend import prepare_backend
 
         self._device, self._problem = prepare_backend(device) if request is None else "", None
@@ -114,7 +114,7 @@ class Climber:
             return RungResult(rung, RED if words else GREEN, words)
         from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
-        from ...pipeline.run_check import resolve_problem
+        from ...pipeline.resolve import resolve_problem
 
         if self._problem is None:
             problem = resolve_problem(rung.request)

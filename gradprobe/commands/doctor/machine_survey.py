@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ...inputs.tensor_layouts import Inputs
-    from ...pipeline.run_check import Problem
+    from ...pipeline.resolve import Problem
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")

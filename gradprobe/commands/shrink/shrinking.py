@@ -17,7 +17,7 @@ from ...model.layout_run import MISMATCH
 from ...model.report import Report
 from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
-from ...pipeline.run_check import Problem, resolve_problem
+from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import experiment_of
 from ...probing.runs import records_of
 from ...runtime.backend import choose_threads, make_interpreter_right

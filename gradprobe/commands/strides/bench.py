@@ -21,7 +21,7 @@ from ...numerics.repeats import differing, floors
 from ...pipeline.fit import Fit, fit
 from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of, run_of
-from ...pipeline.run_check import Problem, resolve_problem
+from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import derived, effective, experiment_of
 from ...probing.measure import measure
 from ...probing.observe import Execution, observe

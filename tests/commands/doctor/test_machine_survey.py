@@ -17,7 +17,7 @@ from gradprobe.commands.doctor.machine_survey import (
     why_imported,
 )
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.run_check import resolve_problem
+from gradprobe.pipeline.resolve import resolve_problem
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 16, "device": "cpu"}
 

@@ -3,7 +3,7 @@
 from gradprobe.commands.strides.bench import Bench
 from gradprobe.commands.strides.trials import trials_of
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.run_check import resolve_problem
+from gradprobe.pipeline.resolve import resolve_problem
 
 
 def bench_for(word, **options):
