@@ -38,29 +38,22 @@ def _no_fault(name: str, tensor: Tensor) -> Tensor:  # noqa: ARG001
 class Arithmetic:
     """How a kernel calculates."""
 
-    tf32: str = ""
-    """"" for IEEE operands, "cut" for TF32 by truncation, "nearest" for TF32 by rounding; float32 inputs only."""
-    tensor_core: bool = False
-    """Sums of `chunk` products that are exact and then truncated to float32, instead of float32 throughout."""
-    tile: int = 16
-    """Keys, or rows, added up at a time."""
-    backwards: bool = False
-    """Tiles are taken from the last one to the first."""
-    exp2: bool = False
-    """Scores in units of log 2, as FlashAttention keeps them."""
-    delta_from_o: bool = True
-    """delta from the stored O; else from P and dP."""
-    folded: bool = False
-    """The scale enters dS before it is rounded for its products, instead of these."""
+    tf32: str = (
+        ""  # operands of float32 by truncation ("cut") or rounding ("nearest"); "" for IEEE
+    )
+    tensor_core: bool = False  # sums of products that are exact and then truncated to float32
+    tile: int = 16  # keys, or rows, added up at a time
+    backwards: bool = False  # tiles are taken from the last one to the first
+    exp2: bool = False  # scores in units of log 2, as FlashAttention keeps them
+    delta_from_o: bool = True  # delta from the stored O; else from P and dP
+    folded: bool = False  # the scale enters dS before it is rounded for its products
+    # As FlashAttention does: the sink enters LSE after the keys, and sums over what dropout kept are divided by 1 - p.
     late: bool = False
-    """The sink enters LSE after the keys instead of before them, and sums over what dropout kept are divided by 1 - p
-    instead of P and dP, as FlashAttention does."""
-    tanh: str = "exact"
-    """softcap's: "exact", "sigmoid" (2 sigmoid(2 z) - 1) or "hardware" (11 bits)."""
-    alibi_by_key: bool = False
-    """Causal rows are given slope * j, which differs from the distance by what the row shares."""
-    stored: torch.dtype | None = None
-    """dtype of every result; None for the inputs' in O, dQ, dK and dV, and float32 in the others."""
+    tanh: str = "exact"  # softcap's: or "sigmoid" (2 sigmoid(2 z) - 1), or "hardware" (11 bits)
+    alibi_by_key: bool = False  # causal rows are given slope * j, not the distance
+    stored: torch.dtype | None = (
+        None  # of all results; None: O, dQ, dK, dV as the inputs, the others float32
+    )
 
     def operand(self, tensor: Tensor) -> Tensor:
         """A float32 value as the multiplier sees it."""
@@ -84,12 +77,10 @@ class Arithmetic:
     def tanh_of(self, z: Tensor) -> Tensor:
         if self.tanh == "sigmoid":
             return 2 * torch.sigmoid(2 * z) - 1
+        if self.tanh == "exact":
+            return torch.tanh(z)
         fraction, exponent = torch.frexp(torch.tanh(z))
-        return (
-            torch.ldexp((fraction * 2048).round() / 2048, exponent)
-            if self.tanh == "hardware"
-            else torch.tanh(z)
-        )
+        return torch.ldexp((fraction * 2048).round() / 2048, exponent)
 
     def parts(self, size: int, tile: int | None = None) -> list[slice]:
         step = tile or self.tile
@@ -100,9 +91,8 @@ class Arithmetic:
 def _cut(tensor: Tensor) -> Tensor:
     """float64 -> float32 toward zero."""
     near = tensor.float()
-    return torch.where(
-        near.double().abs() > tensor.abs(), torch.nextafter(near, torch.zeros_like(near)), near
-    )
+    lower = torch.nextafter(near, torch.zeros_like(near))
+    return torch.where(near.double().abs() > tensor.abs(), lower, near)
 
 
 def softmax(
@@ -135,12 +125,8 @@ def softmax(
     dpe = how.dot(do.float(), wide_v.float().mT, tile=8)
     dp = dpe * (kept * early) * valid
     whole_dp = fault("dP", dp * late)
-    delta = (
-        (do.float() * o.to(q.dtype).float()).sum(-1)
-        if how.delta_from_o
-        else (p * whole_dp).sum(-1)
-    )
-    delta = fault("delta", delta)
+    of_o = do.float() * o.to(q.dtype).float()
+    delta = fault("delta", (of_o if how.delta_from_o else p * whole_dp).sum(-1))
     dp = dp if how.late and torch.equal(whole_dp, dp * late) else whole_dp / late
     dt = p * (dp - (delta / late)[..., None])
     ds = dt if tanh is None else dt * (1 - tanh * tanh)
@@ -150,19 +136,14 @@ def softmax(
         "dS": ds * late_of_ds,
     }  # fmt: skip
     results |= _products(how, q, wide_k, do, pe, ds, scale, group, late=(late, late_of_ds))
+    whole = ds * late_of_ds if tanh is None else dt * late
     if bias is not None:
-        whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
         results["dBias"] = whole.sum_to_size(bias.shape)
     if alibi is not None:
-        whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
         results["dAlibi"] = -(whole * ahead.abs()).sum((0, 2, 3))
     if sinks is not None:
         results["dSink"] = -((sinks.float()[:, None] - results["LSE"]).exp() * delta).sum((0, 2))
-    return _stored(
-        how,
-        {name: fault(name, results[name]) if name in ENDS else results[name] for name in results},
-        q.dtype,
-    )
+    return _stored(how, results, q.dtype, fault)
 
 
 def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fault=_no_fault):
@@ -182,24 +163,16 @@ def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fau
     o = fault("O", how.dot(_narrow(pe, q), v.float()))
     dpe = how.dot(do.float(), v.float().mT, tile=8)
     dp = fault("dP", dpe * ((z > 0) & valid))
-    if how.delta_from_o:
-        delta = (do.float() * o.to(q.dtype).float()).sum(-1) - share[..., 0] * dp.sum(-1)
-    else:
-        delta = (p * dp).sum(-1)
-    delta = fault("delta", delta)
+    delta = (do.float() * o.to(q.dtype).float()).sum(-1) - share[..., 0] * dp.sum(-1)
+    delta = fault("delta", delta if how.delta_from_o else (p * dp).sum(-1))
     ds = fault("dS", p * (dp - delta[..., None]))
     results = {"LSE": lse, "P": p, "O": o, "dP": dp, "delta": delta, "dS": ds}
     results |= _products(how, q, k, do, pe, ds, scale, 1)
     if bias is not None:
-        results["dBias"] = torch.zeros_like(bias, dtype=torch.float32).index_add_(
-            1, distance[inside], ds.sum(0)[:, inside]
-        )
+        d_bias = torch.zeros_like(bias, dtype=torch.float32)
+        results["dBias"] = d_bias.index_add_(1, distance[inside], ds.sum(0)[:, inside])
     results["dTau"] = (dp.sum(-1) / (rows + 1)).sum((0, 2))
-    return _stored(
-        how,
-        {name: fault(name, results[name]) if name in ENDS else results[name] for name in results},
-        q.dtype,
-    )
+    return _stored(how, results, q.dtype, fault)
 
 
 def _ahead(
@@ -230,10 +203,8 @@ def _valid(ahead: Tensor, causal: bool, window: tuple[int, int] | None) -> Tenso
 def _unpadded(q: Tensor, k: Tensor, seqlens: Tensor | None) -> Tensor:
     """[B, 1, M, N] bool."""
     i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-    lengths = (
-        torch.full((q.shape[0],), max(q.shape[2], k.shape[2])) if seqlens is None else seqlens
-    )
-    lengths = lengths[:, None, None, None]
+    whole = torch.full((q.shape[0],), max(q.shape[2], k.shape[2]))
+    lengths = (whole if seqlens is None else seqlens)[:, None, None, None]
     return (i < lengths) & (j < lengths)
 
 
@@ -246,24 +217,15 @@ def _scale(q: Tensor, scale: float | None) -> float:
 
 
 def _probabilities(
-    how: Arithmetic,
-    s: Tensor,
-    valid: Tensor,
-    fault: Fault,
-    sinks: Tensor | None = None,
-    shift: Tensor | float = 0.0,
-) -> tuple[Tensor, Tensor]:
+    how: Arithmetic, s: Tensor, valid: Tensor, fault: Fault, sinks: Tensor | None = None, shift: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """LSE by the online recurrence over tiles of keys, then P from it, all in float32."""
     unit = math.log2(math.e) if how.exp2 else 1.0
-    exp = torch.exp2 if how.exp2 else torch.exp
-    log = torch.log2 if how.exp2 else torch.log
+    exp, log = (torch.exp2, torch.log2) if how.exp2 else (torch.exp, torch.log)
     s = (s * unit).masked_fill(~valid, -torch.inf)
-    none = s.new_full(s.shape[:-1], -torch.inf)
-    sink = (
-        none
-        if sinks is None
-        else (none * 0).nan_to_num() + (sinks.float()[:, None, None] + shift)[..., 0] * unit
-    )
+    sink = none = s.new_full(s.shape[:-1], -torch.inf)
+    if sinks is not None:
+        sink = none.new_zeros(none.shape) + (sinks.float()[:, None, None] + shift)[..., 0] * unit
     top = none if how.late else sink
     total = exp(top - top).nan_to_num(0.0)
     for part in how.parts(s.shape[-1]):
@@ -275,10 +237,8 @@ def _probabilities(
     if how.late and sinks is not None:
         lse = torch.logaddexp(lse, sink / unit)
     lse = fault("LSE", lse)
-    p = exp(s - (lse * unit).masked_fill(lse == -torch.inf, 0.0)[..., None]).masked_fill(
-        ~valid, 0.0
-    )
-    return lse, fault("P", p)
+    p = exp(s - (lse * unit).masked_fill(lse == -torch.inf, 0.0)[..., None])
+    return lse, fault("P", p.masked_fill(~valid, 0.0))
 
 
 def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str, Tensor]:
@@ -290,10 +250,7 @@ def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str,
     narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds * _scale(q, scale) if how.folded else ds, q)
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
-        a, b = (
-            (t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)) if group > 1 else t
-            for t in (a, b)
-        )
+        a, b = (t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3) for t in (a, b))
         return how.dot(a.mT, b)
 
     return {
@@ -307,12 +264,14 @@ def _narrow(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor.to(like.dtype).float()
 
 
-def _stored(how: Arithmetic, results: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    narrow = ("O", "dQ", "dK", "dV")
-    return {
-        name: tensor.to(how.stored or (dtype if name in narrow else torch.float32))
-        for name, tensor in results.items()
-    }
+def _stored(
+    how: Arithmetic, results: dict[str, Tensor], dtype: torch.dtype, fault: Fault
+) -> dict[str, Tensor]:
+    narrow, stored = ("O", "dQ", "dK", "dV"), dict[str, Tensor]()
+    for name, tensor in results.items():
+        whole = fault(name, tensor) if name in ENDS else tensor
+        stored[name] = whole.to(how.stored or (dtype if name in narrow else torch.float32))
+    return stored
 
 
 def case_of(family: str, **options) -> Case:
@@ -320,30 +279,21 @@ def case_of(family: str, **options) -> Case:
 
 
 def ran(
-    case: Case,
-    how: Arithmetic | None = None,
-    *,
-    values=None,
-    fault: Fault = _no_fault,
-    names=None,
-    wrong=None,
-) -> Trace:
+    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
+) -> Trace:  # fmt: skip
     """What an emulated kernel gives.
 
     Args:
         names: the results that are exposed, where not all are.
         wrong: arguments that the kernel is given in place of the case's own.
     """
-    names_of = (
-        ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
-    )
-    options = {name: getattr(case, name) for name in names_of}
-    results = {"softmax": softmax, "lazy": lazy}[case.family](
-        **(values or draw(case)) | options | (wrong or {}), how=how, scale=case.scale, fault=fault
-    )
-    return read_trace(
-        results if names is None else {name: results[name] for name in names}, case, "emulated"
-    )
+    is_softmax = case.family == "softmax"
+    of_case = ("causal", "window", "softcap", "align", "dropout") if is_softmax else ()
+    given = (values or draw(case)) | {name: getattr(case, name) for name in of_case}
+    function = softmax if is_softmax else lazy
+    results = function(**given | (wrong or {}), how=how, scale=case.scale, fault=fault)
+    results = results if names is None else {name: results[name] for name in names}
+    return read_trace(results, case, "emulated")
 
 
 def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run) -> Comparison:
@@ -355,26 +305,16 @@ def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run
     values = values or draw(case)
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
     precision = exactly(precision) if case.pattern == "dyadic" else precision
-    return compare(
-        case, attention_of(case, values), ran(case, how, values=values, **of_run), precision
-    )
+    trace = ran(case, how, values=values, **of_run)
+    return compare(case, attention_of(case, values), trace, precision)
 
 
 def target_of(function: Callable[..., object], family: str = "softmax") -> Target:
     """A function of this process as a target."""
-    takes = {
-        name: name
-        for name in inspect.signature(function).parameters
-        if name not in ("how", "fault")
-    }
-    return Target(
-        function.__name__,
-        function,
-        takes,
-        frozenset(("q", "k", "v")),
-        family,
-        source_of(function),
-    )
+    takes = {name: name for name in inspect.signature(function).parameters}
+    takes = {name: name for name in takes if name not in ("how", "fault")}
+    required = frozenset(("q", "k", "v"))
+    return Target(function.__name__, function, takes, required, family, source_of(function))
 
 
 def changed(name: str, change: Callable[[Tensor], object]) -> Fault:

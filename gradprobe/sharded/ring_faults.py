@@ -48,10 +48,9 @@ _UNMASKED = "the keys of {whose} are all seen by {ranks}, as if no mask were the
 _BY_PLACE = "the keys of {whose} are masked by {ranks} by their places in the shard"
 _STALE = "the {what} of step {step} are used by {{ranks}} in place of those of {{whose}}"
 _UNSCALED = "what came before is added to O by {ranks} without being scaled to the new LSE"
+# By result, what is added to it: to LSE [X, G, m], O and dQ [X, G, m, ...] of rows, dK and dV [X, n, ...] of keys.
 Block = Mapping[str, Tensor]
-"""By result, what is added to it: to LSE [X, G, m], O and dQ [X, G, m, ...] of rows, dK and dV [X, n, ...] of keys."""
-Results = dict[tuple[str, int], Tensor]
-"""By result and rank, its shard."""
+Results = dict[tuple[str, int], Tensor]  # by result and rank, its shard
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,13 @@ class RankChange:
 
 @dataclass(frozen=True)
 class ShardExplanation:
-    """What explains one result of one shard."""
+    """What explains one result of one shard, and how many elements of it are wrong."""
 
     change: RankChange
     name: str
     shard: int
     explained: float
     wrong: int
-    """How many elements."""
 
 
 class Blocks:
@@ -177,14 +175,28 @@ class Blocks:
 
     # --- what ranks may do otherwise
 
-    def believed(
-        self, positions: Sequence[Sequence[int]], held: Sequence[Sequence[int]]
-    ) -> Results:
-        """The results of a target that takes what its ranks hold for other positions of the sequence."""
-        place = torch.empty(self._valid.shape[-1], dtype=torch.long)
-        place[list(chain(*held))] = torch.tensor(list(chain(*positions)))
-        valid = (place[None] <= place[:, None]).to(self._lse.device)[None, None]
-        return self._results(self._seen_by(valid))
+    def of_positions(self) -> Iterator[ShardExplanation]:
+        """Whether the target masks as if its shards were other parts of the sequence."""
+        case, ranks = self.seen.case, self.ranks
+        held, length = [list(own) for own in self.shards.held["m"]], case.seqlen_q
+        is_even = length % (2 * ranks) == 0 and len(held[0]) * ranks == length
+        for taken, way in TAKEN_FOR.items():
+            if not case.causal or length != case.seqlen_k or not is_even:
+                return
+            if (positions := way(length, ranks)) == held:
+                continue
+            place = torch.empty(length, dtype=torch.long)
+            place[list(chain(*held))] = torch.tensor(list(chain(*positions)))
+            valid = (place[None] <= place[:, None]).to(self._lse.device)[None, None]
+            given = self._results(self._seen_by(valid))
+            scores = {key: self.score(key, value) for key, value in given.items()}
+            hit, wrong = (sum(each) for each in zip(*scores.values(), strict=True))
+            if hit >= NAMED * wrong:
+                words = f"the mask assumes {taken} shards, and they are {case.shards}"
+                for (name, rank), (_, own) in scores.items():
+                    change = RankChange(POSITIONS, words, rank, None, {})
+                    yield ShardExplanation(change, name, rank, hit / wrong, own)
+                return
 
     def changes(self, wrong: Sequence[tuple[str, int]]) -> Iterator[RankChange]:
         """What may have come of another rank, gone wrong in one step, or in putting the steps together."""
@@ -264,7 +276,7 @@ def explanations(seen: WrongRun, shards: Shards) -> list[list[ShardExplanation]]
     if not len(heads):
         return []
     blocks = Blocks(seen, shards, names, heads)
-    if found := list(_of_positions(blocks)):
+    if found := list(blocks.of_positions()):
         return [found]
     fitting = dict[tuple[str, int], list[ShardExplanation]]()
     for key, value in blocks.results.items():
@@ -306,27 +318,6 @@ def _worst_heads(seen: WrongRun, names: Sequence[str]) -> Tensor:
     return worst[wrong.flatten()[worst] > 0].sort().values
 
 
-def _of_positions(blocks: Blocks) -> Iterator[ShardExplanation]:
-    """Whether the target masks as if its shards were other parts of the sequence."""
-    case, ranks = blocks.seen.case, blocks.ranks
-    held, length = [list(own) for own in blocks.shards.held["m"]], case.seqlen_q
-    is_even = length % (2 * ranks) == 0 and len(held[0]) * ranks == length
-    if not case.causal or length != case.seqlen_k or not is_even:
-        return
-    for taken, way in TAKEN_FOR.items():
-        if (positions := way(length, ranks)) == held:
-            continue
-        given = blocks.believed(positions, held)
-        scores = {key: blocks.score(key, value) for key, value in given.items()}
-        hit, wrong = (sum(each) for each in zip(*scores.values(), strict=True))
-        if hit >= NAMED * wrong:
-            words = f"the mask assumes {taken} shards, and they are {case.shards}"
-            for (name, rank), (_, own) in scores.items():
-                change = RankChange(POSITIONS, words, rank, None, {})
-                yield ShardExplanation(change, name, rank, hit / wrong, own)
-            return
-
-
 # --- what is said of them
 
 _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
@@ -360,7 +351,8 @@ def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
     steps = {(one.name, one.shard): (one.change.rank, one.change.step) for one in own}
     left = set(seen.own) - {one.name for one in named}
     facts = [*_where(seen, shards)] if left and not causes_among(told) else []
-    return Reasons(told, (*facts, *filter(None, [why_not])), sought=not why_not), steps
+    known = (*facts, why_not) if why_not else tuple(facts)
+    return Reasons(told, known, sought=not why_not), steps
 
 
 def _not_sought(seen: WrongRun, shards: Shards) -> str:

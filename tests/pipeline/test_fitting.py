@@ -59,9 +59,6 @@ def refuses_the_length(q, k, v):
         raise ValueError("no block is that long")
     return attend(q, k, v)
 
-def raises(q, k, v):
-    raise IndexError("list index out of range")
-
 def padded(q, k, v):
     o = attend(q, k, v)
     return torch.nn.functional.pad(o, (0, 0, 0, -o.shape[2] % 128))
@@ -172,12 +169,6 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
     assert report["known"][0] == (
         "contiguous, it is right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
     )
-
-
-def test_what_no_adaptation_mends_is_told_as_it_came():
-    ran = run(f"check forms.py:raises {SMALL}")
-    assert ran.code == 3
-    assert "raised IndexError (contiguous): list index out of range" in ran.err
 
 
 def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():

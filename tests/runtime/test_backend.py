@@ -29,8 +29,6 @@ def gpu(monkeypatch):
 def test_whoever_has_kernels_interpreted_gets_them_on_the_cpu(
     monkeypatch, is_child, interpret, asked, chosen, visible
 ):
-    import os
-
     monkeypatch.setenv("TRITON_INTERPRET", interpret)
     if is_child:
         monkeypatch.setenv(SHARED_BY, "1")

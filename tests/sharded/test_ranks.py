@@ -100,11 +100,10 @@ def test_ranks_that_return_other_intermediates_are_told(bad):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
-def test_a_right_ring_is_right(function, causal, dtype):
+def test_a_right_ring_is_right(function, dtype):
     shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
-    options = {"causal": causal, "dtype": dtype, "shards": shards, "kv_heads": 1, "runs": None}
+    options = {"causal": True, "dtype": dtype, "shards": shards, "kv_heads": 1, "runs": None}
     assert checked(f"{EXAMPLE}:{function}", **options).verdict == "match"
 
 
