@@ -74,10 +74,11 @@ def dies_with_parent() -> None:
 
 
 def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
-    frames = Frames()
+    held = bytearray()
     try:
         while piece := stream.recv(1 << 20):
-            for _, payload in frames.feed(piece):
+            held += piece
+            for _, payload in messages(held):
                 received.put(payload)
     except ConnectionError:
         pass
@@ -117,25 +118,18 @@ def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
     stream.sendall(payload)
 
 
-class Frames:
-    """Puts together messages from pieces of any length."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-
-    def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Adds a piece, and yields (kind, payload) of every message that is now complete."""
-        self._held += piece
-        while len(self._held) >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(self._held)
-            if kind not in KINDS or length > _LONGEST:
-                raise ForeignOutput
-            end = _HEAD.size + length
-            if len(self._held) < end:
-                return
-            payload = bytes(self._held[_HEAD.size : end])
-            del self._held[:end]
-            yield kind, payload
+def messages(held: bytearray) -> Iterator[tuple[bytes, bytes]]:
+    """Takes (kind, payload) of every message that is complete off what was read."""
+    while len(held) >= _HEAD.size:
+        kind, length = _HEAD.unpack_from(held)
+        if kind not in KINDS or length > _LONGEST:
+            raise ForeignOutput
+        end = _HEAD.size + length
+        if len(held) < end:
+            return
+        payload = bytes(held[_HEAD.size : end])
+        del held[:end]
+        yield kind, payload
 
 
 _listeners: list[Callable[[Any], object]] = []

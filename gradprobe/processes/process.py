@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..model.failures import Failure
-from .child import ANSWER, LOST, TOLD, WHERE, ForeignOutput, Frames, send
+from .child import ANSWER, LOST, TOLD, WHERE, ForeignOutput, messages, send
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, words_of
 from .resource_limits import VISIBLE, held_by, in_words
 
@@ -44,7 +44,7 @@ class Child:
             device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" for those of this process.
         """
         self.surroundings = _surroundings()
-        self._mark, self._frames, self._broken = secrets.token_hex(8), Frames(), ""
+        self._mark, self._held, self._broken = secrets.token_hex(8), bytearray(), ""
         self._tail, self._stack_start = b"", 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._stream, theirs = socket.socketpair()
@@ -205,8 +205,9 @@ class Child:
                     with contextlib.suppress(OSError):  # its reader left (`2>&1 | head -1`)
                         self._echo(self._decode(piece))
             elif not self._broken:
+                self._held += piece
                 try:
-                    found += self._frames.feed(piece)
+                    found += messages(self._held)
                 except ForeignOutput:
                     self._broken = "wrote something else on the stream that it answers on"
         return found

@@ -173,8 +173,6 @@ class Blocks:
         o = o / total.masked_fill(total == 0, 1.0)[..., None]
         return {("LSE", rank): lse, ("O", rank): o, ("dQ", rank): dq}
 
-    # --- what ranks may do otherwise
-
     def of_positions(self) -> Iterator[ShardExplanation]:
         """Whether the target masks as if its shards were other parts of the sequence."""
         case, ranks = self.seen.case, self.ranks
@@ -317,8 +315,6 @@ def _worst_heads(seen: WrongRun, names: Sequence[str]) -> Tensor:
     worst = wrong.flatten().argsort(descending=True, stable=True)[:_FEW]
     return worst[wrong.flatten()[worst] > 0].sort().values
 
-
-# --- what is said of them
 
 _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 
