@@ -85,13 +85,11 @@ def test_gpus_are_told_without_a_driver(visible, names, monkeypatch, tmp_path):
     assert visible is not None or gpus(tmp_path / "none") == ()
 
 
+KILLED = "killed by SIGKILL (from outside; most often the system was out of memory)"
 CRASHES = [
     (("segfault",), "killed by SIGSEGV (segmentation fault)"),
     (("leave", 5), "ended with exit code 5 before it answered (os._exit?)"),
-    (
-        ("kill", signal.SIGKILL),
-        "killed by SIGKILL (from outside; most often the system was out of memory)",
-    ),
+    (("kill", signal.SIGKILL), KILLED),
     (("kill", signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
     (("becoming", "sleep", "600"), "closed the stream that it answers on"),
     (("rubbish",), "wrote something else on the stream that it answers on"),
@@ -189,35 +187,34 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
     assert after.result[2] == 4
 
 
-@pytest.mark.parametrize(
-    ("worker", "words"),
-    [
-        ("Crashing", "killed by SIGSEGV (segmentation fault) while it started"),
-        ("Hanging", "no answer within 2 s"),
-    ],
-)
-def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(
-    worker, words, tmp_path, monkeypatch
+UNMADE = "tests.processes.workers:Unmade"
+
+
+@pytest.mark.parametrize(("how", "kind", "words"), [
+    ("crashes", "Crash", "killed by SIGSEGV (segmentation fault) while it started"),
+    ("hangs", "Timeout", "no answer within 2 s"),
+])  # fmt: skip
+def test_a_worker_that_dies_in_setup_ends_all_after_one_start(
+    how, kind, words, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(each, "START_LIMIT", 2.0)
     log = str(tmp_path / "log")
-    ends = list(run_each(f"tests.processes.workers:{worker}", log, range(40)))
+    ends = list(run_each(UNMADE, (log, how), range(40)))
     assert [end.index for end in ends] == list(range(40))
     assert all(end.crash.words.startswith(words) for end in ends)
-    assert {end.crash.kind for end in ends} == {"Crash" if worker == "Crashing" else "Timeout"}
+    assert {end.crash.kind for end in ends} == {kind}
     assert Path(log).read_text() == "made\n"
 
 
 def test_a_worker_that_cannot_be_made_ends_every_item_with_the_reason(tmp_path):
-    factory, log = "tests.processes.workers:Raising", str(tmp_path / "log")
-    ends = list(run_each(factory, log, range(3), workers=2))
+    ends = list(run_each(UNMADE, (str(tmp_path / "log"), "raises"), range(3), workers=2))
     assert [end.index for end in ends] == [0, 1, 2]
     assert all("RuntimeError: no worker today" in end.raised.message for end in ends)
 
 
 def test_starts_that_fail_twice_after_one_that_did_not_end_the_rest(tmp_path):
     log = str(tmp_path / "log")
-    ends = list(run_each("tests.processes.workers:OnceAlone", log, range(9)))
+    ends = list(run_each(UNMADE, (log, "twice"), range(9)))
     assert [end.crash.words.endswith("while it started") for end in ends] == [False] + [True] * 8
     assert Path(log).read_text() == "made\n" * 3
 

@@ -129,40 +129,18 @@ class Doing:
         return vars(sys.modules["__main__"]).get("__file__")
 
 
-class Raising:
-    """Cannot be made."""
+class Unmade:
+    """Cannot be made: a start raises, crashes or hangs; "twice" is made once, and each item kills its process."""
 
     def __init__(self, setup):
-        with open(setup, "a") as file:
+        log, how = setup
+        with open(log, "a") as file:
             file.write("made\n")
-        raise RuntimeError("no worker today")
-
-
-class Crashing:
-    """Kills its process before it is made."""
-
-    def __init__(self, setup):
-        with open(setup, "a") as file:
-            file.write("made\n")
-        ctypes.string_at(0)
-
-
-class Hanging:
-    """Is never made."""
-
-    def __init__(self, setup):
-        with open(setup, "a") as file:
-            file.write("made\n")
-        time.sleep(600)
-
-
-class OnceAlone:
-    """Is made once, and then crashes; each item kills its process."""
-
-    def __init__(self, setup):
-        with open(setup, "a") as file:
-            file.write("made\n")
-        if len(Path(setup).read_text().splitlines()) > 1:
+        if how == "raises":
+            raise RuntimeError("no worker today")
+        if how == "hangs":
+            time.sleep(600)
+        if how == "crashes" or len(Path(log).read_text().splitlines()) > 1:
             ctypes.string_at(0)
 
     def __call__(self, item):
