@@ -158,8 +158,7 @@ OPTIONS = (
            f"{', '.join(cases.ARCHITECTURES)} (default: {cases.DEFAULT_ARCHITECTURE})", "ARCH"),
     Option("untested", bool, "Go on with versions of torch, triton or numpy that gradprobe is not tested with"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
-    Option("shards", str, f"What each rank holds: {', '.join(cases.SHARDS)}, or FILE.py:FUNCTION "
-           "(default: contiguous)"),
+    Option("shards", str, f"What each rank holds: {', '.join(cases.SHARDS)} (default: contiguous)"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(cases.PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(cases.DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),

@@ -241,10 +241,7 @@ def audit(
     subject: str | Callable[..., Any], family: str | None = None, options: Mapping[str, Any] | None = None,
     *, seeds: int = 3,
 ) -> Audit:  # fmt: skip
-    """Calls a reference on small cases, and says what is wrong with it.
-
-    Args:
-        seeds: how often each setting is drawn.
+    """Calls a reference on small cases, each setting with some seeds, and says what is wrong with it.
 
     Raises:
         UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be named.

@@ -32,17 +32,10 @@ if TYPE_CHECKING:
 
 
 def probed(problem: Problem, repro_command: str, client: Client) -> tuple[ProbeResult, Problem]:
-    """Runs a target on a case under each layout, beside the reference, and says where it goes
-    wrong, and why.
+    """A target in each layout, beside the reference: where it goes wrong and why, and of which problem.
 
-    Returns:
-        The report, and the problem that it is about: another one where the target does not take
-        the one given.
-
-    Raises:
-        UsageFailure: the target does not take the case, or a right kernel overflows on it.
-        TargetFailure: it could not be run, or refused every layout.
-        InputsFailure, ReferenceFailure: the file, or the reference, departs from the formulas.
+    That is another one where the target does not take the one given. Failure: it could not be run, the case is none
+    for it or overflows, or the file of inputs or the reference departs from the formulas.
     """
     meant = None
     try:

@@ -77,11 +77,10 @@ def observe(
 ) -> Execution:  # fmt: skip
     """Runs a target once, and looks at what it does to memory that is not its own.
 
-    Where only the run imports Triton, a second one is watched. Raises as `run_target` does.
+    Where only the run imports Triton, a second one is watched.
 
     Args:
-        banded: whether what the target allocates lies in guard bands, whatever runs its kernels.
-        copies: whether what `contiguous`, `clone` and `to` return does so too.
+        banded: whether what it allocates lies in guard bands; `copies`: what `clone` and the like return too.
         schedule: the order of the threads of CUDA kernels on the CPU.
     """
     case, in_ranks = experiment.case, experiment.target.ranks

@@ -53,11 +53,7 @@ class EndedProgram:
 def run_programs(
     programs: Sequence[Program], *, timeout: float | None = None, workers: int = 1
 ) -> Iterator[EndedProgram]:
-    """Yields each program's end as it comes, or raises UsageFailure; closed, it leaves none running.
-
-    Args:
-        timeout: seconds for one program.
-    """
+    """Yields each program's end as it comes, or raises UsageFailure; closed, it leaves none running."""
     factory = f"{__name__}:ProgramWorker"
     for ended in run_each(factory, None, programs, timeout=timeout, workers=workers):
         if ended.raised is not None:

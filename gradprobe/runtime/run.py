@@ -50,15 +50,12 @@ def run_target(
     target: Target, case: Case, inputs: Inputs, around: Iterable[AbstractContextManager[Any]] = (),
     found: Launches | None = None,
 ) -> Outcome:  # fmt: skip
-    """Runs the target once. One that raises on purpose has refused the layout, unless that is its
-    own or contiguous.
+    """Runs the target once, or raises a Failure. One that raises on purpose has refused the layout,
+    unless that is its own or contiguous.
 
     Args:
         around: entered around the target's own code alone.
         found: how kernels are launched, and what gets to know of them.
-
-    Raises:
-        UsageFailure, Refusal, DeviceLost, TargetFailure
     """
     arguments = bind(target, case, inputs.tensors)
     found, refused, result = found or Launches(inputs.tensors), None, None
@@ -228,10 +225,9 @@ def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
 def read_trace(
     result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None
 ) -> Trace:
-    """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
+    """A target's result as a Trace, or a TargetFailure; None is "not exposed".
 
-    `outputs`: by parameter, what the target writes gradients into: results where it returns none
-    of that name.
+    `outputs`: by parameter, what it writes gradients into: results where it returns none so named.
     """
     outputs = outputs or {}
     result, known = {} if result is None and outputs else result, ", ".join(names())

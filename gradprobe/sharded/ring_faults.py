@@ -215,8 +215,6 @@ class Blocks:
     def _misrouted(self, name: str, rank: int) -> Iterator[RankChange]:
         for before in range(1, self.ranks):
             theirs = self.at(name, self.owner(rank, before))
-            if theirs[-1].shape != self.at(name, rank)[-1].shape:
-                continue
             which = {1: "the rank before it", self.ranks - 1: "the next rank"}
             whose = which.get(before, f"the rank {before} before it")
             words = f"{{names}} of {{ranks}} is that of {whose} in the ring"
@@ -238,7 +236,7 @@ class Blocks:
             if not torch.equal(seen, valid):
                 yield "mask", words, self._block(rank, seen, owner, owner)
         for of in range(self.ranks):
-            if of != owner and len(self._index("n", of)) == len(keys):
+            if of != owner:
                 stale = {"keys and values": (of, of), "keys": (of, owner), "values": (owner, of)}
                 for what, each in stale.items():
                     words = _STALE.format(what=what, step=(rank - of) % self.ranks)

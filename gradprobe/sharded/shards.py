@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,15 +17,12 @@ from ..model.intermediates import slots
 from ..model.layout_run import Element
 from ..model.number import in_words, spans
 from ..numerics.evidence import Steps
-from ..targets.find import find_function
 
 MOST_RANKS = 64
 HEADS = "heads"
 _SIZES = {"m": "seqlen_q", "n": "seqlen_k", "h": "heads", "g": "kv_heads"}
 # What has a row or a key of its own for each entry of the scores belongs to two ranks at once.
 _WHOLE = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q")
-Positions = Callable[[int, int], Sequence[Sequence[int]]]
-"""(length, ranks) -> for each rank the positions in the sequence that it holds, in its own order."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +119,7 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 @functools.lru_cache(maxsize=64)
 def division(case: Case) -> Shards:
     """How a case is divided among its ranks; Failure where it cannot be."""
-    path, _, name = case.shards.rpartition(":")
-    if not path.endswith(".py"):
-        return shards_of(case)
-    return shards_of(case, find_function(f"{Path(path).resolve()}:{name}").function)
-
-
-def shards_of(case: Case, own: Positions | None = None) -> Shards:
-    """The same, with the function of the user's own that `case.shards` names."""
     _refuse_undivided(case)
-    if own is not None:
-        return Shards(case, {axis: _own(own, case, axis) for axis in "mn"})
     if case.shards == HEADS:
         return Shards(case, {axis: _contiguous(*_even(case, axis, 1)) for axis in "hg"})
     way, parts = WAYS[case.shards], 2 if case.shards == "zigzag" else 1
@@ -143,8 +129,8 @@ def shards_of(case: Case, own: Positions | None = None) -> Shards:
 def _refuse_undivided(case: Case) -> None:
     if not 2 <= (case.ranks or 0) <= MOST_RANKS:
         raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {case.ranks}")
-    if case.shards not in SHARDS and not case.shards.partition(":")[0].endswith(".py"):
-        words = f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION"
+    if case.shards not in SHARDS:
+        words = f"--shards {case.shards}: no such way"
         raise UsageFailure(words, did_you_mean(case.shards, SHARDS, "known"))
     for name in _WHOLE:
         if getattr(case, name):
@@ -187,14 +173,3 @@ def _unmirrored(length: int, ranks: int) -> list[list[int]]:
 WAYS = {"contiguous": _contiguous, "zigzag": _zigzag, "striped": _striped}
 TAKEN_FOR = {**WAYS, "zigzag, its second halves not mirrored": _unmirrored}
 """What a target may take its shards for."""
-
-
-def _own(own: Positions, case: Case, axis: str) -> list[list[int]]:
-    length, ranks = int(getattr(case, _SIZES[axis])), case.ranks or 1
-    held = [[int(index) for index in of_rank] for of_rank in own(length, ranks)]
-    if len(held) != ranks or sorted(sum(held, [])) != list(range(length)):
-        must = f"must divide {length} positions among {ranks} ranks, each once"
-        found = f"{len(held)} of {sum(map(len, held))} positions"
-        way_out = "return for each rank the positions that it holds: [[0, 1], [2, 3]] of (4, 2)"
-        raise UsageFailure(f"--shards {case.shards}: {must}; got {found}", way_out)
-    return held

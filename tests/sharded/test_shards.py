@@ -5,12 +5,12 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.sharded.shards import shards_of
+from gradprobe.sharded.shards import division
 from tests.cases import softmax_case
 
 
-def shards(own=None, **options):
-    return shards_of(softmax_case(ranks=2, **options), own)
+def shards(**options):
+    return division(softmax_case(ranks=2, **options))
 
 
 def test_each_way_divides_the_sequence_as_its_users_do():
@@ -29,14 +29,6 @@ def test_what_is_cut_and_joined_is_as_before(name):
         assert parts[1][tensor].is_contiguous()
     case = divided.of_case(1)
     assert parts[1]["k"].shape == (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
-
-
-def test_a_division_of_the_users_own_is_taken_and_one_that_leaves_a_position_out_refused():
-    own = shards(lambda length, ranks: [[5, 0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f")
-    assert own.owner("m", 0) == (0, 1)
-    words = "must divide 6 positions among 2 ranks, each once; got 2 of 5"
-    with pytest.raises(UsageFailure, match=words):
-        shards(lambda length, ranks: [[0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f")
 
 
 # fmt: off
