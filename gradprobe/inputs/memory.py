@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model.assignment import spanned
+from ..model.assignment import Sizes, spanned
 from ..model.number import plural
 from .guard_bands import mapped
 
@@ -28,8 +28,8 @@ _FEW = 1 << 22
 class Elements:
     """The elements of a view, as offsets in bytes from its first one."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in elements, none negative
+    shape: Sizes
+    strides: Sizes  # in elements, none negative
     itemsize: int
 
     @functools.cached_property
@@ -43,15 +43,6 @@ class Elements:
         return spanned(self.shape, self.strides) if self.count else 0
 
     @functools.cached_property
-    def _has_no_gaps(self) -> bool:
-        reach = 1
-        for size, step, _ in reversed(self._axes):
-            if step > reach:
-                return False
-            reach += (size - 1) * step
-        return True
-
-    @functools.cached_property
     def _axes(self) -> tuple[tuple[int, int, int], ...]:
         axes = zip(self.shape, self.strides, range(len(self.shape)), strict=True)
         apart = [axis for axis in axes if axis[0] > 1 and axis[1]]
@@ -60,8 +51,11 @@ class Elements:
     @functools.cached_property
     def _members(self) -> Array:
         """The offsets in ascending order; None where the span says all."""
-        listed = 0 < self.count <= LISTED and not self._has_no_gaps
-        return np.unique(self.listed()) if listed else None
+        reach, has_gaps = 1, False
+        for size, step, _ in reversed(self._axes):
+            has_gaps |= step > reach
+            reach += (size - 1) * step
+        return np.unique(self.listed()) if has_gaps and 0 < self.count <= LISTED else None
 
     def listed(self) -> Array:
         """The offset of each element, in elements, in no particular order."""

@@ -219,11 +219,13 @@ def _slot(shape: Sizes, at: int, count: int) -> tuple[Sizes, int]:
 def _in_one_buffer(
     names: list[str], values: Mapping[str, Tensor], places: Mapping[str, Placement], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
-    own = max(
-        places[name].offset + spanned(values[name].shape, places[name].strides) for name in names
-    )
-    reach = max(_reach(values[name].shape, places) for name in names)
-    first = values[names[0]]
+    first, own, reach = values[names[0]], 0, 0
+    for name in names:
+        shape = values[name].shape
+        own = max(own, places[name].offset + spanned(shape, places[name].strides))
+        # As far as this shape reaches by the strides of any tensor with as many axes.
+        alike = (one.strides for one in places.values() if len(one.strides) == len(shape))
+        reach = max(reach, *(spanned(shape, strides) for strides in alike))
     # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
     front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
@@ -238,9 +240,3 @@ def write(view: Tensor, values: Tensor) -> None:
     """Puts values into memory. Along an axis of stride 0 they are equal, and may be written only once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in view.stride())
     view[once] = values[once]
-
-
-def _reach(shape: Sizes, places: Mapping[str, Placement]) -> int:
-    """The furthest element that this shape reaches by the strides of any tensor with as many axes."""
-    alike = [place for place in places.values() if len(place.strides) == len(shape)]
-    return max(spanned(shape, place.strides) for place in alike)

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..model.failures import UntestedVersion
 
@@ -65,10 +64,15 @@ def release(version: str) -> tuple[int, ...]:
 @functools.cache
 def installed_versions() -> dict[str, str]:
     import platform
+    import runpy
+    from importlib.machinery import PathFinder
 
     from .. import __version__
 
-    torch = _torch_versions()
+    found = PathFinder.find_spec("torch")
+    folders = (found.submodule_search_locations if found else None) or ()
+    # A file of torch's that imports nothing; its metadata do not name its CUDA.
+    torch = next((runpy.run_path(f"{folder}/version.py") for folder in folders), {})
     return {
         "gradprobe": __version__,
         "python": platform.python_version(),
@@ -76,16 +80,6 @@ def installed_versions() -> dict[str, str]:
         "triton": _version("triton") or "none",
         "cuda": torch.get("cuda") or "none",
     }
-
-
-def _torch_versions() -> dict[str, Any]:
-    """By a file of torch's that imports nothing; its metadata do not name its CUDA."""
-    import runpy
-    from importlib.machinery import PathFinder
-
-    found = PathFinder.find_spec("torch")
-    folders = (found.submodule_search_locations if found else None) or ()
-    return {} if not folders else runpy.run_path(f"{next(iter(folders))}/version.py")
 
 
 def environment(device: str) -> dict[str, str]:

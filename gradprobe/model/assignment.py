@@ -102,45 +102,47 @@ def in_words(shapes: str) -> str:
     return f"[{', '.join(shapes.upper())}]"
 
 
-def memory_order(name: str, shapes: str) -> tuple[int, ...] | None:
+def memory_order(name: str, shapes: str) -> Sizes | None:
     """The axes of a tensor [B, H, L, D], outermost first, where it is contiguous to the target; None of others."""
-    if _letters(name) != PLAIN:
-        return None
+    letters, own = _axes(name, shapes)
     absent = [letter for letter in PLAIN if letter not in shapes]
-    return tuple(PLAIN.index(letter) for letter in (*absent, *shapes))
+    return tuple(map(PLAIN.index, (*absent, *own))) if letters == PLAIN else None
 
 
 def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
     """A view of a tensor of the case as the target takes it. Raises TargetFailure: it has no axis for its batches."""
-    letters = _letters(name)
-    if shapes == PLAIN or not letters:
+    letters, own = _axes(name, shapes)
+    if letters == own:
         return tensor
-    index = tuple(slice(None) if letter in shapes else 0 for letter in letters)
+    index = tuple(slice(None) if letter in own else 0 for letter in letters)
     if any(at == 0 and size != 1 for at, size in zip(index, tensor.shape, strict=False)):
         words = f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}"
         raise TargetFailure(words)
-    left = _axes_left(letters, shapes)
-    return tensor[index].permute([left.index(letter) for letter in _axes(letters, shapes)])
+    left = [letter for letter in letters if letter in own]
+    return tensor[index].permute([*map(left.index, own)])
 
 
 def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
     """A result of the target as the case has it, the inverse of `taken`; unchanged where it has not as many axes."""
-    letters = _letters(name)
-    left = _axes_left(letters, shapes)
-    if shapes == PLAIN or not letters or tensor.dim() != len(left):
+    letters, own = _axes(name, shapes)
+    if letters == own or tensor.dim() != len(own):
         return tensor
-    if letters == PLAIN:
-        tensor = tensor.permute([shapes.index(letter) for letter in left])
+    tensor = tensor.permute([own.index(letter) for letter in letters if letter in own])
     for at, letter in enumerate(letters):
-        tensor = tensor if letter in shapes else tensor.unsqueeze(at)
+        tensor = tensor if letter in own else tensor.unsqueeze(at)
     return tensor
 
 
-def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ...]:
-    letters = _letters(name)
-    if shapes == PLAIN or not letters:
-        return sizes
-    return tuple(sizes[letters.index(letter)] for letter in _axes(letters, shapes))
+def sizes_taken(sizes: Sizes, name: str, shapes: str) -> Sizes:
+    letters, own = _axes(name, shapes)
+    return sizes if letters == own else tuple(sizes[letters.index(letter)] for letter in own)
+
+
+def _axes(name: str, shapes: str) -> tuple[str, str]:
+    """The axes of a tensor in the case, and those that the target has in its order; "" where they are not its."""
+    letters = _LETTERS.get(name.lower(), "")
+    own = shapes if letters == PLAIN else "".join(axis for axis in letters if axis in shapes)
+    return letters, own
 
 
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
@@ -160,19 +162,6 @@ def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
 def missing(axes: str, rank: int) -> list[int]:
     """Which axes a target of that rank does not have."""
     return [at for at, letter in enumerate(axes) if letter == "1"][: len(axes) - rank]
-
-
-def _letters(name: str) -> str:
-    return _LETTERS.get(name.lower(), "")
-
-
-def _axes_left(letters: str, shapes: str) -> str:
-    """Those that a target has, in the order of the case."""
-    return "".join(letter for letter in letters if letter in shapes)
-
-
-def _axes(letters: str, shapes: str) -> str:
-    return shapes if letters == PLAIN else _axes_left(letters, shapes)
 
 
 def dense_strides(shape: Sizes, order: Sequence[int] = (), last: int = 1) -> Sizes:
