@@ -15,7 +15,7 @@ from ..model.case import flag_of
 from ..model.failures import UsageFailure, refuse_if
 from ..model.writing import replacing
 from .draw import numbers_of
-from .placement import Placement, in_words, overlaps, placements_of, within
+from .tensor_layouts import Placement, in_words, overlaps, placements_of, within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,14 +47,10 @@ class SavedInputs:
 
 
 def layouts_in_words(saved: SavedInputs) -> str:
-    """The layouts of q, k, v and do: "q k v blhd, do expanded"; packed where they share a buffer."""
+    """The layouts of q, k, v and do: "q k v blhd, do expanded"."""
     found: dict[str, list[str]] = {}
-    buffers = [place.buffer for place in saved.placements.values()]
     for name in REQUIRED:
-        place = saved.placements.get(name)
-        words = in_words(tuple(saved.values[name].shape), place)
-        if place is not None and buffers.count(place.buffer) > 1:
-            words = "packed"
+        words = in_words(tuple(saved.values[name].shape), saved.placements.get(name))
         found.setdefault(words, []).append(name)
     return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
 
@@ -62,14 +58,13 @@ def layouts_in_words(saved: SavedInputs) -> str:
 def save(path: Path, saved: SavedInputs) -> None:
     """Writes a set as a .pt file; a reader sees the whole file or none.
 
-    Values are written contiguous; `q.strides` and `q.offset`, in elements, and `q.buffer` say where they lay.
+    Values are written contiguous; `q.strides` and `q.offset`, in elements, say where they lay.
     """
     import torch
 
     content: dict[str, Any] = {**saved.options, **saved.values}
     for name, place in saved.placements.items():
         content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
-        content[f"{name}.buffer"] = place.buffer
     with replacing(path) as stream:
         torch.save(content, stream)
 
@@ -146,7 +141,7 @@ def _checked(content: dict[Any, Any]) -> SavedInputs:
 
 
 def _check_names(content: Mapping[Any, Any]) -> None:
-    beside = (f"{name}.{of}" for name in TENSORS for of in ("strides", "offset", "buffer"))
+    beside = (f"{name}.{of}" for name in TENSORS for of in ("strides", "offset"))
     known = {*TENSORS, *OPTIONS, *beside}
     listed = f"tensors: {', '.join(TENSORS)}; options: {', '.join(OPTIONS)}"
     for name in content:
@@ -265,9 +260,8 @@ def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -
     whole: Any = Annotated[int, msgspec.Meta(ge=0)]
     shape = tuple(tensor.shape)
     words = f"{name}.strides must be {len(shape)} numbers, with a number {name}.offset"
-    beside = [content.get(f"{name}.offset", 0), content.get(f"{name}.buffer", name)]
     strides: Any = _converted(content[f"{name}.strides"], list[whole], words)
-    offset, buffer = _converted(beside, tuple[whole, str], words)
+    offset = _converted(content.get(f"{name}.offset", 0), whole, words)
     refuse_if(len(strides) != len(shape), f"{words}, got {len(strides)}")
     reach = offset + spanned(shape, strides)
     words = f"{name}.strides and {name}.offset reach {reach:,} elements far"
@@ -277,7 +271,7 @@ def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -
     repeats = torch.equal(once.expand(shape).nan_to_num(), tensor.nan_to_num())
     words = f"{name}.strides put several elements of {name} into one place"
     refuse_if(overlaps(shape, strides) or not repeats, words)
-    return Placement(within(shape, tuple(strides)), offset, buffer)
+    return Placement(within(shape, tuple(strides)), offset, name)
 
 
 # What only values that are drawn have.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from ..model.failures import refuse_if
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
-from .placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +52,70 @@ _REACH = {"huge": _LIMIT, SCALED: 2**20}
 _OUTER = {"k": (0, 2, 1), "v": (1, 2, 0), "do": (2, 1, 0), "o": (1, 0, 2), "delta": (1, 0)}
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
+# The offset within an allocation keeps its place modulo this many elements, and with it every vector alignment.
+ALIGNED = 128
+
+
+@dataclass(frozen=True)
+class Placement:
+    strides: Sizes
+    offset: int  # in elements, from the start of its buffer
+    buffer: str  # tensors with one word here lie in one buffer
+
+
+def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
+    """The strides and the alignment of each tensor that can be written element by element: none overlap."""
+    found = {}
+    for name, tensor in tensors.items():
+        if not overlaps(tensor.shape, tensor.stride()):
+            strides = within(tensor.shape, tensor.stride())
+            found[name] = Placement(strides, int(tensor.storage_offset()) % ALIGNED, name)
+    return found
+
+
+def within(shape: Sizes, strides: Sizes) -> Sizes:
+    """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
+    whole = spanned(shape, strides)
+    axes = zip(shape, strides, strict=True)
+    return tuple(min(step, whole) if size == 1 else step for size, step in axes)
+
+
+def overlaps(shape: Sizes, strides: Sizes) -> bool:
+    """Whether two indices may name one element, other than by a stride of 0."""
+    reach = 0
+    for step, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and step:
+            if step <= reach:
+                return True
+            reach += step * (size - 1)
+    return False
+
+
+def for_more_batches(
+    placements: Mapping[str, Placement], shapes: Mapping[str, Sizes]
+) -> dict[str, Placement]:
+    """The placements for any number of batches, one behind the other."""
+    found = {}
+    for name, place in placements.items():
+        if len(place.strides) == 4:
+            first, *inner = place.strides
+            block = max(first, spanned(shapes[name][1:], tuple(inner)))
+            found[name] = replace(place, strides=(block, *inner))
+    return found
+
+
+def in_words(shape: Sizes, place: Placement | None) -> str:
+    """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    if place is None or not axes:
+        return "contiguous"
+    strides = [place.strides[axis] for axis in axes]
+    for name, order in (("contiguous", range(len(shape))), ("blhd", (0, 2, 1, 3))):
+        if len(order) == len(shape):
+            dense = dense_strides(shape, order)
+            if strides == [dense[axis] for axis in axes]:
+                return name
+    return "strided" if any(strides) else "expanded"
 
 
 @dataclass(frozen=True)

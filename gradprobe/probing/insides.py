@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..frontends import INTERPRETED
 from ..inputs.draw import outputs_of
-from ..inputs.tensor_layouts import Inputs, place
+from ..inputs.tensor_layouts import Inputs, for_more_batches, place
 from ..model.assignment import Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
@@ -98,8 +98,6 @@ class _BlackBox:
         shapes = {name: tuple(value.shape) for name, value in everything.items()}
         placements = None
         if saved is not None:
-            from ..inputs.placement import for_more_batches
-
             placements = for_more_batches(saved.placements, shapes)
         # O and LSE of a file are none of these problems'.
         of = replace(experiment, case=case, saved=None)

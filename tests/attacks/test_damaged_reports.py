@@ -150,10 +150,9 @@ def test_damaged_reports_of_several_checks(tmp_path, changes, says):
 
 HEAD = {"schema": SCHEMA, "version": "0", "asked": {"requests": []}}
 JOURNALS = [
-    ("", "it has no whole line"), ("{", "it has no whole line"), ("[]\n", "line 1: expected a report, got a JSON list"),
-    ("\xff\n", "line 1"), ("{}\n", "line 1: expected the schema"),
-    (json.dumps({"schema": SCHEMA}) + "\n", "it has no 'asked'"),
-    (json.dumps({"schema": SCHEMA, "asked": 3}) + "\n", "line 1"), (json.dumps({**HEAD, "asked": []}) + "\n", "line 1"),
+    ("{", "it has no whole line"), ("[]\n", "line 1: expected a report, got a JSON list"), ("\xff\n", "line 1"),
+    ("{}\n", "line 1: expected the schema"), (json.dumps({"schema": SCHEMA}) + "\n", "it has no 'asked'"),
+    (json.dumps({**HEAD, "asked": []}) + "\n", "line 1"),
 ]  # fmt: skip
 
 

@@ -111,14 +111,14 @@ def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_pri
     ran = watched("right", "--json out.json")
     lines = ran.out.splitlines()
     assert (ran.code, lines[0]) == (0, alone.stdout.strip())
-    assert "MATCH     B 2, H 3, L 20, D 8, float32; q k v packed, do blhd" in ran.out
+    assert "MATCH     B 2, H 3, L 20, D 8, float32; q k v strided, do blhd" in ran.out
     assert lines[-1].endswith(": 2 match")
     assert "the command ended well; 2 sets of real inputs of model:right kept" in ran.err
     reports = json.loads((program / "out.json").read_text())["reports"]
     assert [report["verdict"] for report in reports] == ["match", "match"]
     first = torch.load(reports[0]["case"]["inputs"], weights_only=True)
     assert (first["scale"], first["q"].is_contiguous()) == (0.25, True)
-    assert first["q.buffer"] == first["k.buffer"] == first["v.buffer"]
+    assert first["q.strides"] == first["k.strides"] == first["v.strides"]
     kept = program / ".gradprobe" / "captures" / "model.right"
     (kept / "mine.pt").write_text("")
     assert watched("right", command=f"{PYTHON} -c pass").code == 3

@@ -59,9 +59,6 @@ def writes_by_the_strides_of_q(q, k, v, do, dq, *, scale):
     dq.as_strided(q.shape, q.stride(), dq.storage_offset()).copy_(result)
 
 
-def returns_none(q, k, v, do): ...
-
-
 def returns_a_tensor(q, k, v, do, dk, dq):
     return dq
 
@@ -114,9 +111,6 @@ def test_every_run_is_given_tensors_of_its_own_that_hold_nan():
     assert len({tensor.data_ptr() for call in GIVEN for tensor, _ in call.values()}) == 18
     strides = [stride for tensor, _ in GIVEN[2].values() for stride in tensor.stride()]
     assert len(set(strides)) == 12
-    assert all(
-        tensor.is_contiguous() for call in (*GIVEN[:2], *GIVEN[4:]) for tensor, _ in call.values()
-    )
 
 
 def test_what_a_target_returns_counts_before_what_it_wrote():
@@ -131,16 +125,11 @@ def test_a_gradient_written_by_the_strides_of_q_is_wrong_in_distinct_alone():
     assert list(verdicts(report).values()) == ["match", "mismatch", "match"]
 
 
-@pytest.mark.parametrize(
-    ("target", "came", "or_none"),
-    [(returns_none, "NoneType", ""), (returns_a_tensor, "Tensor", "; or None, after writing into dq, dk")],
-)  # fmt: skip
-def test_a_target_that_returns_no_dict_is_told_what_to_return(target, came, or_none):
-    words = f"must return a dict of named intermediates, got {came}"
+def test_a_target_that_returns_no_dict_is_told_what_to_return():
+    words = "must return a dict of named intermediates, got Tensor"
     with pytest.raises(TargetFailure, match=words) as failure:
-        probed(target)
-    assert failure.value.way_out.endswith(or_none)
-    assert ("None" in failure.value.way_out) == bool(or_none)
+        probed(returns_a_tensor)
+    assert failure.value.way_out.endswith("; or None, after writing into dq, dk")
 
 
 def test_a_reference_may_write_its_gradients_too_in_float64():

@@ -6,12 +6,10 @@ from gradprobe.targets.definitions import candidates, with_function
 from tests.cli.command import SMALL, run
 
 FILES = {
-    "def f(q, k, v, do): pass": ["f"],
     "def f(Q, key_states, value, *, grad_out, is_causal=False): pass\ndef mean(x): pass": ["f"],
     "def f(q, k, v, do): pass\ndef g(q, k, v): pass": ["f", "g"],
     "def f(q, k, v, block_table): pass": [],
     "def f(q, k, v, block_table=None, **more): pass": ["f"],
-    "def f(q, k, v, *more): pass": [],
     "def f(q, k, v, /): pass": [],
     "def _f(q, k, v): pass": [],
     "@triton.jit\ndef kernel(q, k, v): pass\ndef f(q, k, v): pass": ["f"],

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...inputs import history
-from ...inputs.placement import Placement, placements_of
 from ...inputs.saved import OPTIONS, TENSORS, SavedInputs, layouts_in_words, save
+from ...inputs.tensor_layouts import placements_of
 from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.writing import safe
@@ -155,7 +155,7 @@ class WatchedFunction:
             self.seen.without_grad += 1
             return None
         placements = placements_of(tensors)
-        key = (_layout(tensors, placements), tuple(sorted(options.items())))
+        key = (_layout(tensors), tuple(sorted(options.items())))
         form = self._forms.setdefault(key, _CallForm())
         if grad is not None:  # the function is itself a backward, whose dO is an argument
             inputs = SavedInputs(tensors, placements, options)
@@ -187,7 +187,7 @@ class WatchedFunction:
     def _take_grad(self, pending: _PendingCall, grad: Tensor) -> None:
         form, inputs, pending.inputs = pending.form, pending.inputs, None
         placement = placements_of({"do": grad})
-        layout = _layout({"do": grad}, placement)
+        layout = _layout({"do": grad})
         form.waiting.discard(pending)
         if layout in form.layouts:
             form.idle += inputs is not None
@@ -308,10 +308,8 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _layout(
-    tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]
-) -> tuple[Any, ...]:
-    """The shapes, dtypes, strides, alignments and sharing by which two sets of tensors count as the same.
+def _layout(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """The shapes, dtypes, strides and alignments by which two sets of tensors count as the same.
 
     Strides of axes of size 1 address nothing, and PyTorch sets them as it likes.
     """
@@ -319,14 +317,13 @@ def _layout(
     for name, tensor in sorted(tensors.items()):
         axes = [axis for axis, size in enumerate(tensor.shape) if size > 1]
         steps = tuple(tensor.stride(axis) for axis in axes)
-        buffer = placements[name].buffer if name in placements else None
-        memory = (steps, tensor.data_ptr() % 16 == 0, buffer)
+        memory = (steps, tensor.data_ptr() % 16 == 0)
         found.append((name, str(tensor.dtype), tuple(tensor.shape), *memory))
     return tuple(found)
 
 
 def _in_words(found: SavedInputs) -> str:
-    """`B 2, H 3, L 20, D 8, causal; q k v packed, do blhd`."""
+    """`B 2, H 3, L 20, D 8, causal; q k v strided, do blhd`."""
     q, k = found.values["q"], found.values["k"]
     sizes = [("B", q.shape[0], q.shape[0])] if q.dim() == 4 else []
     sizes += [("H", q.shape[-3], k.shape[-3]), ("L", q.shape[-2], k.shape[-2])]

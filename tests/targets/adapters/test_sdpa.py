@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.model.failures import TargetFailure
 from gradprobe.targets.adapters import sdpa as adapter
 from tests.sampling import sampled
 from tests.targets.adapters.probed import probed, ratios
@@ -45,11 +45,6 @@ def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     assert report.verdict == "match", ratios(report)
     layouts = [run.layout for run, _ in report.measured]
     assert layouts == ["contiguous", "distinct-unit", "do=expanded"]
-
-
-def test_what_sdpa_cannot_express_exits_as_wrong_usage():
-    with pytest.raises(UsageFailure, match="cannot take --bias"):
-        probed("sdpa-flash", bias=True)
 
 
 def test_a_kernel_that_refuses_says_why_in_one_sentence():
