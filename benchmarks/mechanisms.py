@@ -94,7 +94,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/target_memory",)),
     Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
-    Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
+    Mechanism("one-hot", "probing/insides", (
+        "probing/insides", "numerics/look", "numerics/one_hot", "numerics/symptoms",
+    )),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
     _behaviour("wrong_in_the_first_call_alone"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
-from gradprobe.numerics.black_box.look import Examiner, look_inside
-from gradprobe.numerics.black_box.recover import Answer, RecoveredValues, recover
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import BlackBoxEvidence, MeasuredRun
+from gradprobe.numerics.look import Examiner, look_inside
+from gradprobe.numerics.one_hot import Answer, RecoveredValues, recover
 from gradprobe.runtime.run import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 

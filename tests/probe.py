@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from unittest.mock import patch
 
 from gradprobe.inputs.history import CheckRequest
@@ -22,12 +21,11 @@ def probe(
     reference: Target | None = None,
     saved: SavedInputs | None = None,
     why: bool = True,
-    given: Collection[str] = (),
     client: Client = Client(),  # noqa: B008 - it is frozen
 ) -> ProbeResult:
     """Runs a target on a case, and on no other that it may take in its place; `why` is whether a reason is sought."""
     request = CheckRequest(target.name, case.family, None, {"seqlen": case.seqlen_q})
-    problem = Problem(case, target, reference, saved, tuple(given), request, frozenset())
+    problem = Problem(case, target, reference, saved, request, frozenset())
     explained = probing._explained if why else lambda experiment, records, report, *rest: report
     with (
         patch.object(probing, "fit", lambda trial: None),

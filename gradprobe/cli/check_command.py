@@ -21,7 +21,7 @@ _AGAINST = (
 _BASELINE = (
     "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its noise"
 )
-_CONTRACT = "Read the kernel's arithmetic: what it rounds, and in what it adds up"
+_CONTRACT = "Read the kernel's arithmetic: in what it adds up, and how it multiplies"
 
 
 @Command("target family reference details isolate timeout fresh fix_budget shrink_budget")

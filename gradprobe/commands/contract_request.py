@@ -1,9 +1,8 @@
-"""A kernel's Contract: what check proves of its sums, and which of P, dP and dS it rounds; and how it is shown."""
+"""A kernel's Contract: what check proves of its sums and of its scores' operands; and how it is shown."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,30 +13,24 @@ from ..model.case import Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
-from ..numerics.coarser import Model
+from ..numerics.coarser import Model, Operand
 from ..numerics.declared_precision import CoarserArithmetic
 from ..numerics.evidence import MeasuredRun
-from ..numerics.rounded_parts import Operand, RoundedParts, evaluation_of, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.measure import measure
-from ..render.rows import folded, headed, lines_of
+from ..render.rows import folded, headed
 from ..runtime.run import Trace, run_target
 from ..targets.find import Target
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-SCHEMA = "gradprobe.contract/2"
+SCHEMA = "gradprobe.contract/3"
 # What does not come with a target's own shapes: long enough to tell tiles apart, and a scale that is a power of two.
 DEFAULTS = {"batch": 1, "heads": 1, "head_dim": 64}
 SEQLEN = 512
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens")
 _FOREIGN = ("inputs", "pattern", "layout", "runs", "repeat", "poison", "recover", "strict")
-_COLUMN = 15
-# Of the words that fit a part alike, so many are shown.
-_SHOWN = 2
-# Rows and keys beyond which what is rounded before a product shows no better.
-_MOST_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -52,8 +45,6 @@ class Contract:
     """What is scaled and rounded before the scores; "" of none."""
     sums: Mapping[str, str] = field(default_factory=dict)
     """By gradient that is added up in fewer bits than float32: how."""
-    roundings: tuple[RoundedParts, ...] = ()
-    """Of 16 bits, what each result shows."""
     unread: tuple[str, ...] = ()
     """The results whose arithmetic is none that is known."""
     absent: tuple[str, ...] = ()
@@ -63,7 +54,6 @@ class Contract:
     def as_json(self) -> dict[str, Any]:
         fields = dict(vars(self))
         case: Case = fields.pop("case")
-        fields["roundings"] = list(map(dataclasses.asdict, self.roundings))
         verdict = "not read" if self.unread else "read"
         head = {"schema": SCHEMA, "verdict": verdict, "dtype": case.dtype, "seed": case.seed}
         return head | fields
@@ -89,7 +79,7 @@ def read_contract(request: CheckRequest) -> Contract:
 
 
 def contract_of(target: Target, case: Case) -> Contract:
-    """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what it rounds before.
+    """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what operand it rounds.
 
     Args:
         case: its pattern does not count; with a scale for which dyadic values exist.
@@ -110,26 +100,10 @@ def contract_of(target: Target, case: Case) -> Contract:
     # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
     exact = _measured(experiment, trace)
     findings = exact.comparison.findings
-    wrong = {name for name in given if name in findings and findings[name].mismatched}
+    unread = tuple(name for name in given if name in findings and findings[name].mismatched)
     sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one.by, Model)}
-    short = case
-    if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
-        length = min(case.seqlen_q, _MOST_ROWS)
-        short = case.with_lengths(length, length)
-        if sums:  # in a shorter case it may be in other tiles
-            exact = _measured(*_ran(target, short, pattern="dyadic"))
-    models = {one.name: one.by for one in exact.coarser if isinstance(one.by, Model)}
-    operand = next((one.by for one in exact.coarser if isinstance(one.by, Operand)), None)
-    # A scale that is no power of two, where it may have one.
-    scale = 0.8 * short.scale if "scale" in target.takes else short.scale
-    experiment, trace = _ran(target, short, pattern="normal", scale=scale)
-    x = _measured(experiment, trace).x
-    evaluation = evaluation_of(x, operand) if operand else None
-    roundings = tuple(rounded_parts(experiment.case, x, trace, models, evaluation))
-    wrong |= {one.of for one in roundings if not one.is_read}
-    unread = tuple(name for name in given if name in wrong)
-    product = operand.product if operand else ""
-    return replace(contract, operand=product, sums=sums, roundings=roundings, unread=unread)
+    operands = [one.by.product for one in exact.coarser if isinstance(one.by, Operand)]
+    return replace(contract, operand="".join(operands), sums=sums, unread=unread)
 
 
 def _of_float32(contract: Contract, target: Target) -> Contract:
@@ -163,17 +137,11 @@ def _sum_in_words(of: CoarserArithmetic) -> str:
 
 
 def render_contract(contract: Contract, width: int) -> list[Text]:
-    """Lines of a console: what the kernel does otherwise than its dtype implies, then each result in its parts."""
+    """Lines of a console: what the kernel does otherwise than its dtype implies."""
     from rich.text import Text
 
     verdict = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
     lines = [*headed(*verdict, _headline(contract), width), Text("")]
-    for parts in contract.roundings:
-        title = f"{parts.of} = {PRODUCTS[parts.of].formula}"
-        for line in lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20)):
-            lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
-            title = ""
-    lines += [Text("")] if contract.roundings else []
     for words in _notes(contract):
         lines += folded(words, width, "dim")
     return lines
@@ -192,24 +160,9 @@ def _headline(contract: Contract) -> str:
     return f"{name}: {'; '.join(words or ['sums in float32'])}"
 
 
-def _in_words(contract: Contract, rounded: RoundedParts) -> str:
-    words = []
-    if rounded.of in contract.unread:
-        factor = f"{rounded.left**0.5:.3g}"
-        words.append(f"nearest, and off by {factor} times what storing it adds")
-    for part, ways in rounded.parts.items():
-        more = f", or {len(ways) - _SHOWN} more" if len(ways) > _SHOWN else ""
-        words.append(f"{part}: {' or '.join(ways[:_SHOWN])}{more}")
-    if rounded.of != "O":
-        words.append(f"sums: {contract.sums.get(rounded.of, 'float32')}")
-    return "; ".join(words)
-
-
 def _notes(contract: Contract) -> Iterator[str]:
     if contract.unread:
         yield "gradprobe check says whether the kernel is right: the arithmetic of a wrong one cannot be read"
-    elif contract.roundings:
-        yield "what these leave of each result is no more than another rounding of it"
     yield from (f"{name} is not given" for name in contract.absent)
     found = contract.environment
     yield "  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton"))

@@ -1,16 +1,18 @@
-"""Sums that a kernel keeps in 16 bits, which its contract does not allow.
+"""Arithmetic coarser than a contract allows: an operand of the scores that is rounded, or sums kept in 16 bits.
 
-That is a claim about every bit, so it is tested as one: the sum is done again in that way, and has to give the very
-bits of most elements that the contract's sum does not explain. Only then is the target judged by that model.
+The reference is evaluated with the rounded operand, and the contract holds about it. A sum in 16 bits is a claim about
+every bit, so it is tested as one: the sum is done again in that way, and has to give the very bits of most elements
+that the contract's sum does not explain. What neither explains is judged by errors, in `evenness`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -18,9 +20,137 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace
-from .compare import Comparison, tile_size
-from .declared_precision import CoarserArithmetic
-from .tally import Judgement, Tally
+from .compare import Comparison, Evaluate, tile_size
+from .declared_precision import CoarserArithmetic, growth_of
+from .finding import Finding, Judgement
+
+HeadIndex = tuple[int, int]
+"""Batch, and head of the intermediate: a key/value head of dK and dV."""
+# Of the squared error of what is wrong, the share that an operand must take away before it is tried in full.
+_WORTH_TRYING = 0.5
+EACH = "q and k"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One way to round an operand of the scores."""
+
+    name: str
+    """"q", "k", or EACH: q where dQ is computed, and k where dK and dV are, by two kernels."""
+    with_log2e: bool
+    """Whether log2(e) is multiplied in as well, for exp2."""
+    in_forward: bool
+    """Whether the forward does so too; else LSE and O are those of the operand as it was given."""
+    dtype: str
+    with_factor: bool = False
+    """Whether the factor is rounded before it is multiplied in, as Triton does of a number and a 16-bit block."""
+
+    @property
+    def product(self) -> str:
+        """What is rounded, and to what."""
+        if self.name == EACH:
+            of_q, of_k = (replace(self, name=name).product for name in "qk")
+            return f"{of_q} before the scores of dQ, and {of_k}"
+        factor = "scale * log2(e)" if self.with_log2e else "scale"
+        both = f"{factor}, and {self.name} times that," if self.with_factor else ""
+        return f"{both or f'{factor} * {self.name}'} to {self.dtype}"
+
+    @property
+    def proved(self) -> CoarserArithmetic:
+        where = "those of dK and dV" if self.name == EACH else "the scores"
+        where += "" if self.in_forward or self.name == EACH else " of its backward"
+        how = f"rounds {self.product} before {where}{growth_of(self.dtype)}"
+        return CoarserArithmetic(self.name, how, self.dtype, self)
+
+
+def rounded_operand(
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    plain: Comparison,
+    compared: Callable[[Evaluate], Comparison],
+) -> tuple[Comparison, CoarserArithmetic] | None:
+    """The comparison with a reference that rounds an operand as the target does; None where none matches.
+
+    Args:
+        plain: the comparison with the reference as it is.
+        compared: compares the trace with another evaluation of the reference.
+    """
+    if case.dtype == "float32" or case.family != "softmax" or not case.scale:
+        return None
+    is_exact, both = plain.precision.exact, (False, True)
+    ways = product(both, both, both[::-1], (EACH, "k", "q"))
+    operands = [
+        Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways
+    ]
+    for operand in sorted(operands, key=lambda one: one.name != EACH):
+        if operand.name == EACH and (operand.in_forward or is_exact):
+            continue
+        if (evaluation := _evaluation_of(x, operand)) is None:
+            continue
+        # On exact values the rounding of a result hides as much of it as there is.
+        if is_exact or _is_worth_trying(case, x, evaluation, trace):
+            comparison = compared(evaluation)
+            if comparison.matches:
+                return replace(comparison, evaluate=evaluation), operand.proved
+    return None
+
+
+def _evaluation_of(x: Attention, operand: Operand) -> Evaluate | None:
+    """The reference with an operand that is rounded so; None where that changes nothing."""
+    if operand.name == EACH:
+        by_queries, by_keys = (_evaluation_of(x, replace(operand, name=name)) for name in "qk")
+        return partial(_by_each, by_queries, by_keys) if by_queries and by_keys else None
+    rounded = _rounded(x, operand)
+    return None if rounded is None else partial(_by_operand, rounded, operand.in_forward)
+
+
+def _by_operand(
+    rounded: Attention, in_forward: bool, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:  # fmt: skip
+    if in_forward:
+        return evaluate(rounded, tile, given)
+    # LSE and O come from a forward that saw the operand as it was.
+    given = given or {}
+    forward = evaluate(x, tile, {name: given[name] for name in ("LSE", "P") if name in given})
+    known = {"LSE": forward["LSE"], "O": forward["O"]}
+    return evaluate(rounded, tile, known | dict(given)) | known
+
+
+def _by_each(
+    by_queries: Evaluate, by_keys: Evaluate, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:  # fmt: skip
+    # Of a black box, P is read from dV and dS from dQ.
+    values = by_queries(x, tile, given)
+    return by_keys(x, tile, given) | {name: values[name] for name in ("dS", "dQ")}
+
+
+def _rounded(x: Attention, operand: Operand) -> Attention | None:
+    """The problem whose q or k went through 16 bits after it was scaled; None where that changes nothing."""
+    dtype: torch.dtype = getattr(torch, operand.dtype)
+    factor = x.scale * (math.log2(math.e) if operand.with_log2e else 1.0)
+    used = torch.tensor(factor, dtype=dtype).item() if operand.with_factor else factor
+    if operand.with_factor and used == factor:
+        return None
+    plain = getattr(x, operand.name)
+    scaled = (plain.float() * used).to(dtype).double() / factor
+    return None if torch.equal(scaled, plain) else replace(x, **{operand.name: scaled})
+
+
+def _is_worth_trying(case: Case, x: Attention, evaluation: Evaluate, trace: Trace) -> bool:
+    """Whether a model takes away most of the error of the first heads' matrices or dQ."""
+    heads, rows = tile_size(case)
+    tile = Tile(0, slice(0, heads), slice(0, rows))
+
+    def error(values: Mapping[str, Tensor]) -> float:
+        total = 0.0
+        for name in trace.values.keys() & {"P", "dS", "dQ"}:
+            came = trace.values[name][0, tile.heads, tile.rows].double()
+            total += float((came - values[name]).square().sum())
+        return total
+
+    return error(evaluation(x, tile, None)) < _WORTH_TRYING * error(evaluate(x, tile))
+
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
@@ -52,7 +182,7 @@ class Model:
 
     @property
     def apart(self) -> bool:
-        """Whether each query head's sum is rounded, and these are added up in float32."""
+        """Whether query heads' sums, each rounded, are added up in float32."""
         return not self.tile and not self.shared
 
 
@@ -63,23 +193,19 @@ def explained(
 
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
-    given = trace.values
-    ratios = {
-        name: comparison.findings[name].max_ratio
-        for name in ("dQ", "dK", "dV")
-        if name in given and given[name].dtype.itemsize == 2
-    }
+    given, findings = trace.values, comparison.findings
+    names = [name for name in ("dQ", "dK", "dV") if name in given]
+    ratios = {name: findings[name].max_ratio for name in names if given[name].dtype.itemsize == 2}
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
-    beyond = [name for name, ratio in ratios.items() if 1.0 < ratio <= largest]
     found: dict[str, CoarserArithmetic] = {}
-    for name in [*beyond, *(name for name, ratio in ratios.items() if ratio <= 1.0)]:
-        if name not in beyond and not found:
-            continue
-        sums = Accumulation(case, x, trace, name)
-        if (model := best_model(sums, comparison)) is not None:
-            comparison, coarser = _judged_by(model, sums, comparison)
-            found |= {name: coarser} if coarser else {}
+    for are_beyond in (True, False):
+        for name, ratio in ratios.items():
+            if ratio <= largest and (ratio > 1.0) == are_beyond and (are_beyond or found):
+                sums = Accumulation(case, x, trace, name)
+                if (model := best_model(sums, comparison)) is not None:
+                    comparison, coarser = _judged_by(model, sums, comparison)
+                    found |= {name: coarser} if coarser else {}
     return comparison, tuple(found[name] for name in ratios if name in found)
 
 
@@ -90,21 +216,31 @@ def best_model(sums: Accumulation, comparison: Comparison) -> Model | None:
     """
     ratio, exact = comparison.findings[sums.name].ratio, comparison.precision.exact
     places = sums.places if exact else [divmod(int(ratio.argmax()), ratio.shape[1])]
-    of_contract = sums.share_of(places, sums.by_contract)
+    of_contract = fmean(sums.share(place, sums.by_contract(place)) for place in places)
     best, most = None, 0.0
     for model in sums.models():
-        share = sums.share_of(places, partial(sums.of_model, model))
+        share = fmean(sums.share(place, sums.modelled(place, model)[0]) for place in places)
         best, most = (model, share) if share > most else (best, most)
         if (most == 1.0 or (most > NEARLY_ALL and not exact)) and _explains(most, of_contract):
             break
-    if best is None or _explains(most, of_contract):
-        return best
-    return best if _explains(most, of_contract, sums.turned(places, best)) else None
+    return best if best and _is_proved(sums, places, best, most, of_contract) else None
 
 
-def _explains(share: float, share_of_contract: float, turned: float = 0.0) -> bool:
+def _is_proved(
+    sums: Accumulation,
+    places: Sequence[HeadIndex],
+    model: Model,
+    share: float,
+    of_contract: float,
+) -> bool:
     """Whether a model has enough of the bits; those that float32 turns by itself count for and against none."""
-    return max(0.0, 1 - share - turned) < (1 - EXPLAINED) * (1 - share_of_contract - turned)
+    if _explains(share, of_contract):
+        return True
+    return _explains(share, of_contract, sums.turned(places, model))
+
+
+def _explains(share: float, of_contract: float, turned: float = 0.0) -> bool:
+    return max(0.0, 1 - share - turned) < (1 - EXPLAINED) * (1 - of_contract - turned)
 
 
 def _judged_by(
@@ -125,33 +261,26 @@ def _judged_by(
         for rows in _rows_of_model(actual[place], by_model, by_contract):
             modelled[place][rows] = by_model[rows]
             turns[place][rows] = 2 * torch.finfo(sums.dtype).eps * largest[rows]
-    share, share_of_contract = (sum(side) / len(shares) for side in zip(*shares, strict=True))
-    turned = 0.0 if _explains(share, share_of_contract) else sums.turned(sums.places, model)
-    if not _explains(share, share_of_contract, turned):
+    share, of_contract = map(fmean, zip(*shares, strict=True))
+    if not _is_proved(sums, sums.places, model, share, of_contract):
         return comparison, None
-    tally = Tally(sums.case, name, tuple(actual.shape))
+    finding = Finding.empty(sums.case, name, tuple(actual.shape))
     within = (actual - modelled).abs() <= bound + turns
-    tally.add_whole(Judgement(actual, modelled, bound + turns, within), None)
+    finding.add_whole(Judgement(actual, modelled, bound + turns, within), None)
     wider = comparison.bounds[name] + (modelled - expected).abs() + turns
-    bounds = {**comparison.bounds, name: wider}
-    findings = {**comparison.findings, name: tally.finding()}
-    coarser = _coarser(sums, model, share, share_of_contract)
-    return replace(comparison, bounds=bounds, findings=findings), coarser
-
-
-def _coarser(
-    sums: Accumulation, model: Model, share: float, share_of_contract: float
-) -> CoarserArithmetic:
-    """A sum in words, with the shares of its elements that have the bits of the model, and of float32 sums."""
-    name, dtype = sums.name, str(sums.dtype).removeprefix("torch.")
-    along = "keys" if name == "dQ" else "query rows"
-    step = f"every {model.tile} {along}" if model.tile else "after each query head"
-    how = f"accumulates {name} in {dtype}, rounding {step}"
+    comparison = replace(
+        comparison,
+        bounds={**comparison.bounds, name: wider},
+        findings={**comparison.findings, name: finding},
+    )
+    dtype = str(sums.dtype).removeprefix("torch.")
+    step = f"every {model.tile} {'keys' if name == 'dQ' else 'query rows'}"
+    how = f"accumulates {name} in {dtype}, rounding {step if model.tile else 'after each query head'}"
     if model.apart:
         how = f"rounds each query head's {name} to {dtype} before a group's are added up"
     bits = f"{share:.0%} of its elements have the very bits of that"
-    how = f"{how} ({bits}, {share_of_contract:.0%} those of float32 sums)"
-    return CoarserArithmetic(name, how, dtype, model)
+    how = f"{how} ({bits}, {of_contract:.0%} those of float32 sums)"
+    return comparison, CoarserArithmetic(name, how, dtype, model)
 
 
 def _rows_of_model(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
@@ -166,23 +295,26 @@ def _rows_of_model(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Ite
             yield rows
 
 
-HeadIndex = tuple[int, int]
-"""Batch, and head of the intermediate: a key/value head of dK and dV."""
-
-
 class Accumulation:
-    """One of dQ, dK and dV of a problem: its terms, and any way to add them up."""
+    """One of dQ, dK and dV of a problem: its terms, and any way to add them up.
 
-    def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
+    Args:
+        of_float32: whether P is of scores that were multiplied in float32, as most kernels multiply them.
+    """
+
+    def __init__(
+        self, case: Case, x: Attention, trace: Trace, name: str, *, of_float32: bool = False
+    ) -> None:
         self.case, self.x, self.trace, self.name = case, x, trace, name
+        self.of_float32 = of_float32
         self.actual = trace.values[name]
         self.group = x.n_heads // x.k.shape[1] if name != "dQ" else 1
         self.length = x.n_key if name == "dQ" else x.n_query
         self.dtype: torch.dtype = self.actual.dtype
         self.scale = 1.0 if name == "dV" else x.scale
-        self.rows = tile_size(case)[1]
-        batches, heads = self.actual.shape[:2]
-        self.places = list(product(range(batches), range(heads)))
+        self.step = tile_size(case)[1]
+        batches, heads = map(range, self.actual.shape[:2])
+        self.places = list(product(batches, heads))
         self._kept: tuple[HeadIndex, list[tuple[Tensor, Tensor]]] | None = None
 
     def models(self) -> Iterator[Model]:
@@ -192,19 +324,15 @@ class Accumulation:
         tiles = [tile for tile in TILES if tile < self.length]
         if self.group > 1:  # each query head's sum is rounded as it is stored
             yield Model(0, scaled=True)
-        ways = product((False, True), scaled, shared, tiles)
-        for backwards, is_scaled, is_shared, tile in ways:
+        for backwards, is_scaled, is_shared, tile in product(
+            (False, True), scaled, shared, tiles
+        ):
             yield Model(tile, is_scaled, backwards, is_shared)
         if self.group > 1:  # and a sum that heads share, after each of them
             yield from (Model(0, is_scaled, shared=True) for is_scaled in scaled)
 
-    def share_of(
-        self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]
-    ) -> float:
-        """The share of some heads' elements that are bit for bit as expected."""
-        return sum(self.share(place, expected(place)) for place in places) / len(places)
-
     def share(self, place: HeadIndex, expected: Tensor) -> float:
+        """The share of a head's elements that are bit for bit as expected."""
         return float((self.actual[place].double() == expected).double().mean())
 
     def turned(self, places: Sequence[HeadIndex], model: Model) -> float:
@@ -212,20 +340,14 @@ class Accumulation:
 
         Scores near 120 have as many fewer bits behind the point, and P rounds otherwise where they do.
         """
-        noisy = _Float32Terms(self.case, self.x, self.trace, self.name)
-        differ = (self.of_model(model, place) != noisy.of_model(model, place) for place in places)
-        return sum(float(one.double().mean()) for one in differ) / len(places)
-
-    def in_float32(self, place: HeadIndex) -> Tensor:
-        """A head's sum before it is rounded."""
-        return torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale
+        noisy = Accumulation(self.case, self.x, self.trace, self.name, of_float32=True)
+        both = ((of.modelled(place, model)[0] for of in (self, noisy)) for place in places)
+        return fmean(float((one != other).double().mean()) for one, other in both)
 
     def by_contract(self, place: HeadIndex) -> Tensor:
         """A head's sum, rounded once."""
-        return self._narrow(self.in_float32(place))
-
-    def of_model(self, model: Model, place: HeadIndex) -> Tensor:
-        return self.modelled(place, model)[0]
+        sums = torch.stack([a @ b for a, b in self._terms(place)])
+        return self._narrow(sums.sum(0) * self.scale)
 
     def modelled(self, place: HeadIndex, model: Model) -> tuple[Tensor, Tensor]:
         """A head's sum as the model has it, and the largest that its accumulator was."""
@@ -252,43 +374,38 @@ class Accumulation:
 
     def _terms(self, place: HeadIndex) -> list[tuple[Tensor, Tensor]]:
         """For each query head of the group, the two factors of its product, the computed one rounded; float64."""
-        if self._kept is None or self._kept[0] != place:
-            batch, head = place
-            heads = range(head * self.group, (head + 1) * self.group)
-            self._kept = place, [self._factors(batch, one) for one in heads]
-        return self._kept[1]
+        if self._kept is not None and self._kept[0] == place:
+            return self._kept[1]
+        (batch, first), x, terms = place, self.x, list[tuple[Tensor, Tensor]]()
+        for head in range(first * self.group, (first + 1) * self.group):
+            parts = range(0, x.n_query, self.step)
+            rows = (slice(first, min(first + self.step, x.n_query)) for first in parts)
+            tiles = (Tile(batch, slice(head, head + 1), of) for of in rows)
+            matrix = torch.cat([self._rounded(tile) for tile in tiles])
+            if self.name == "dQ":
+                terms.append((matrix, x.k[batch, head // (x.n_heads // x.k.shape[1])]))
+            else:
+                terms.append((matrix.mT, (x.do if self.name == "dV" else x.q)[batch, head]))
+        self._kept = place, terms
+        return terms
 
-    def _factors(self, batch: int, head: int) -> tuple[Tensor, Tensor]:
-        x, end = self.x, self.x.n_query
-        parts = [slice(first, min(first + self.rows, end)) for first in range(0, end, self.rows)]
-        matrix = torch.cat([self._rows(batch, head, rows) for rows in parts])
-        if self.name == "dQ":
-            return matrix, x.k[batch, head // (x.n_heads // x.k.shape[1])]
-        return matrix.mT, (x.do if self.name == "dV" else x.q)[batch, head]
-
-    def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
-        """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
-        tile = Tile(batch, slice(head, head + 1), rows)
+    def _rounded(self, tile: Tile) -> Tensor:
+        """A tile's P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
         values = evaluate(self.x, tile, self._given(tile))
         return self._narrow(values["PE" if self.name == "dV" else "dS"][0])
 
     def _given(self, tile: Tile) -> dict[str, Tensor]:
-        return {
+        given = {
             name: self.trace.values[name][tile.batch, tile.heads, tile.rows].double()
             for name in ("O", "delta")
             if self.trace.sources.get(name) == "exported"
         }
+        # The softcap takes some of the error away.
+        if not self.of_float32 or self.x.softcap is not None:
+            return given
+        q, k, _, _ = self.x.tensors(tile)
+        error = self.x.scale * ((q.float() @ k.float().mT).double() - q @ k.mT)
+        return given | {"P": evaluate(self.x, tile, given)["P"] * error.exp()}
 
     def _narrow(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype).double()
-
-
-class _Float32Terms(Accumulation):
-    """The same terms with P of scores that were multiplied in float32, as most kernels multiply them."""
-
-    def _given(self, tile: Tile) -> dict[str, Tensor]:
-        given, (q, k, _, _) = super()._given(tile), self.x.tensors(tile)
-        if self.x.softcap is not None:  # which takes some of the error away
-            return given
-        error = self.x.scale * ((q.float() @ k.float().mT).double() - q @ k.mT)
-        return given | {"P": evaluate(self.x, tile, given)["P"] * error.exp()}

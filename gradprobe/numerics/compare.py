@@ -20,10 +20,9 @@ from ..model.layout_run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.run import Trace, expected_shapes
-from .block import Block
 from .budget import Recovery, TileBudget, WholeIntermediates, rounding_shift, tile_budget
 from .declared_precision import Precision, ordinary, output_rounding, stored
-from .tally import Finding, Judgement, Tally
+from .finding import Finding, Judgement
 
 # What other intermediates are made of.
 PARENTS = tuple(name for name in BY_ROW if name != "dQ")
@@ -31,7 +30,6 @@ PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # at so few: there rows of one head make four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
 LONG = 1 << 14
-
 Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
 """The form of `reference.evaluate`."""
 
@@ -58,8 +56,9 @@ class Comparison:
     """The reference, or a coarser arithmetic that the target proved to have."""
     replaced: Mapping[str, Tensor] = field(default_factory=dict)
     """The values of a user's own reference."""
-    by_block: Callable[[Block], Comparison] | None = None
-    """Compares a block alone, of a large run; `expected` and `bounds` of all are computed where they are asked for."""
+    by_block: Callable[[int, int], Comparison] | None = None
+    """Compares the block of a batch and a key head alone, of a large run, whose `expected` and `bounds` are made where
+    they are asked for."""
 
     def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
         """What was expected of a tile."""
@@ -153,9 +152,15 @@ class _Pass:
     """Whether what the target's own parents imply is compared as well."""
 
     def __post_init__(self) -> None:
-        self.shapes = expected_shapes(self.case)
-        self.tallies = {name: Tally(self.case, name, of.shape) for name, of in self.came.items()}
-        linear = {name: shape for name, shape in self.shapes.items() if name not in MATRICES}
+        shapes, came = expected_shapes(self.case), self.came
+        # In dataflow order.
+        self.findings = {
+            name: Finding.empty(self.case, name, came[name].shape)
+            for name in shapes
+            if name in came
+        }
+        self.absent = tuple(name for name in shapes if name not in came)
+        linear = {name: shape for name, shape in shapes.items() if name not in MATRICES}
         summed = {name: shape for name, shape in linear.items() if name not in BY_ROW}
         self.whole = WholeIntermediates(self.x, linear)
         # What is summed over rows, as the target's own P, dP, delta and dS imply it.
@@ -168,15 +173,13 @@ class _Pass:
         for done, tile in enumerate(every, 1):
             self._tile(self._of_seen_keys(tile))
             tick(done / len(every))
-        for name in self.whole.squares:
-            self._judge_sum(name)
         whole = self.whole
+        for name in whole.squares:
+            self._judge_sum(name)
         precision = self.precision if whole.exact else ordinary(self.precision)
         return Comparison(
-            {name: self.tallies[name].finding() for name in self.shapes if name in self.tallies},
-            tuple(name for name in self.shapes if name not in self.tallies),
-            precision, self.undecided, whole.values, whole.bounds, self.recovery, self.reading,
-            replaced=self.replaced,
+            self.findings, self.absent, precision, self.undecided, whole.values, whole.bounds, self.recovery,
+            self.reading, replaced=self.replaced,
         )  # fmt: skip
 
     def _of_seen_keys(self, tile: Tile) -> Tile:
@@ -206,18 +209,18 @@ class _Pass:
         if self.own is not None:
             own = _Parents(self, tile, values, shift)
             self.own.add(tile, own.implied, own.budget)
-        for name in self.tallies.keys() & {*BY_ROW}:
+        for name in self.findings.keys() & {*BY_ROW}:
             actual = part_of(self.came[name], name, tile)
             judged = judge(actual, values, budget, name)
             inherited = None if own is None else own.explain(name, actual, judged)
             seen = values["valid"] if name in MATRICES else None
-            self.tallies[name].add(tile, judged, inherited, seen)
+            self.findings[name].add(tile, judged, inherited, seen)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
         assert self.recovery is not None
         budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
-        for name in self.recovery.names & self.tallies.keys():
+        for name in self.recovery.names & self.findings.keys():
             added = budget.rows[name] - plain.rows[name]
             most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0
             self.reading[name] = max(self.reading.get(name, 0.0), most)
@@ -228,7 +231,7 @@ class _Pass:
         whole, own = self.whole, self.own
         expected = whole.values[name] = self.replaced.get(name, whole.values[name]).double()
         bound = whole.bounds[name] = whole.bound(name, expected, self.precision)
-        if name not in self.tallies:
+        if name not in self.findings:
             return
         actual, inherited = self.came[name], None
         judged = judge_whole(actual, expected, bound, exact=whole.exact)
@@ -236,7 +239,7 @@ class _Pass:
             rounding = output_rounding(expected, bound, actual.dtype)
             bound = own.bound(name, own.values[name], self.precision) + rounding
             inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
-        self.tallies[name].add_whole(judged, inherited)
+        self.findings[name].add_whole(judged, inherited)
 
 
 class _Parents:

@@ -28,8 +28,7 @@ BELOW = {
     "LSE": ("P", "delta", "dS", "dQ", "dK", "dV"), "P": ("O", "delta", "dS", "dQ", "dK", "dV"),
     "dP": ("delta", "dS", "dQ", "dK"), "delta": ("dS", "dQ", "dK"), "dS": ("dQ", "dK"),
 }  # fmt: skip
-TELLING = frozenset(("dQ", "dK", "dV"))
-# How near the factor that is measured must be to one that has a name.
+# How near the factor that is measured must be to one that has a name, and most elements to what they should be.
 NEAR = 1e-2
 
 
@@ -45,7 +44,6 @@ class Convention:
 
     @property
     def sentence(self) -> str:
-        """The note in one sentence."""
         return f"exported in another convention: {self.name} = {self.relation}; what is made of it is right"
 
 
@@ -87,14 +85,18 @@ def _may_be_another(trace: Trace, plain: Comparison, name: str) -> bool:
         return False
     below = plain.findings.keys() & {*BELOW[name]}
     wrong = [one for one in below - BELOW.keys() if plain.findings[one].mismatched]
-    return bool(below & TELLING) and not wrong
+    return not below.isdisjoint(("dQ", "dK", "dV")) and not wrong
 
 
 def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> Convention | None:
     """The first relation by which an intermediate comes near to what it should be; None where none does."""
     values = _expected(case, x, name)
+    expected = values[name]
+    size = expected[expected.isfinite()].abs().max()
     for one in _relations(case, name, actual, values):
-        if _is_near(one.read(actual), values[name]):
+        read = one.read(actual)
+        near = (read == expected) | ((read - expected).abs() <= NEAR * size)
+        if bool(near.double().mean() > 0.9):  # the budget is asked afterwards
             return one
     return None
 
@@ -128,20 +130,15 @@ def _relations(
         yield Convention(name, "exp(S - max S)", lambda given: given * share)
     if name in MATRICES and actual.shape == actual.mT.shape:
         yield Convention(name, f"{name}^T", lambda given: given.mT)
-    measured = _factor(actual, values[name])
-    if measured is not None:
+    # What most of the larger elements are times.
+    sizes = values[name].abs().nan_to_num(posinf=0.0)
+    large = (sizes >= 0.1 * sizes.max()) & (sizes > 0)
+    ratios = (actual / values[name])[large]
+    measured = float(ratios.median()) if len(ratios) else 0.0
+    if math.isfinite(measured) and measured and abs(measured - 1) > NEAR:
         words, factor = _named(case, measured)
         relation = f"-{name}" if words == "-1" else f"{words} * {name}"
         yield Convention(name, relation, lambda given: given / factor)
-
-
-def _factor(actual: Tensor, expected: Tensor) -> float | None:
-    """What most of the larger elements are times; None of none."""
-    sizes = expected.abs().nan_to_num(posinf=0.0)
-    large = (sizes >= 0.1 * sizes.max()) & (sizes > 0)
-    ratios = (actual / expected)[large]
-    factor = float(ratios.median()) if len(ratios) else 0.0
-    return factor if math.isfinite(factor) and factor and abs(factor - 1) > NEAR else None
 
 
 def _named(case: Case, measured: float) -> tuple[str, float]:
@@ -154,13 +151,6 @@ def _named(case: Case, measured: float) -> tuple[str, float]:
     named |= {f"-{words}": -factor for words, factor in named.items()}
     words, factor = min(named.items(), key=lambda known: abs(measured / known[1] - 1))
     return (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
-
-
-def _is_near(actual: Tensor, expected: Tensor) -> bool:
-    """Whether most elements are within a hundredth of the largest; the budget is asked afterwards."""
-    error, size = (actual - expected).abs(), expected[expected.isfinite()].abs().max()
-    near = (actual == expected) | (error <= NEAR * size)
-    return bool(near.double().mean() > 0.9)
 
 
 # Results of a forward, and how a file calls them.
@@ -180,14 +170,19 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
     given = {name: values[key] for name, key in _KEYS.items() if key in keys}
     if not given:
         return
-    x = attention_of(case, values)
-    wrong = dict.fromkeys(given, 0)
-    for name, count in _wrong_rows(case, x, given):
-        wrong[name] += count
+    x, wrong = attention_of(case, values), dict.fromkeys(given, 0)
+    precision = precision_of(case.dtype, "tf32")
+    if case.dtype != "float32":
+        precision = with_roundings(precision, ROUNDED, 16)
+    for tile in tiles_of(case, x):
+        expected = evaluate(x, tile)
+        budget = allowed_on(x, tile, expected, precision)
+        live = expected["valid"].any(-1)  # the rows that see a key
+        for name, whole in given.items():
+            right = judge(whole[tile.batch, tile.heads, tile.rows], expected, budget, name).right
+            wrong[name] += int((~right.reshape(*live.shape, -1).all(-1) & live).sum())
     for name, count in wrong.items():
         if count:
-            from .conventions import relation_of
-
             key, of = _KEYS[name], x.n_batch * x.n_heads * x.n_query
             relation = relation_of(case, x, name, given[name].double())
             words = f"it is {relation.relation}" if relation else f"{count} of {of} rows differ"
@@ -195,22 +190,6 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
                 f"{case.inputs}: its {key} is not the {name} of its q, k and v: {words}",
                 f"mend the file, say the options that it was made with, or leave {key} out: it is computed then",
             )
-
-
-def _wrong_rows(
-    case: Case, x: Attention, given: Mapping[str, Tensor]
-) -> Iterator[tuple[str, int]]:
-    """How many rows that see a key are wrong, tile by tile."""
-    precision = precision_of(case.dtype, "tf32")
-    if case.dtype != "float32":
-        precision = with_roundings(precision, ROUNDED, 16)
-    for tile in tiles_of(case, x):
-        values = evaluate(x, tile)
-        budget = allowed_on(x, tile, values, precision)
-        live = values["valid"].any(-1)
-        for name, whole in given.items():
-            right = judge(whole[tile.batch, tile.heads, tile.rows], values, budget, name).right
-            yield name, int((~right.reshape(*live.shape, -1).all(-1) & live).sum())
 
 
 @door("misreading")

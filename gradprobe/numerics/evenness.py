@@ -1,8 +1,8 @@
-"""Evenness: whether a head errs as much as others do, and no more than roundings make it.
+"""Evenness: whether a head errs as much as others do, and no more than roundings to 16 bits make it.
 
-The size of a head's errors is the mean over its rows of e^2 / (what all parts of `rounding_spread` add if each is
-rounded once). If part i is rounded w_i times, that is sum_i w_i share_i on average, so two heads of one kernel differ
-at most as a linear programme over w says. Rows err each by itself, so the rest is chance: Welch's t of the logarithms.
+The size of a head's errors is the mean over its rows of e^2 / (what all parts of `scatter_of` add if each is rounded
+once). If part i is rounded w_i times, that is sum_i w_i share_i on average, so two heads of one kernel differ at most
+as a linear programme over w says. Rows err each by itself, so the rest is chance: Welch's t of the logarithms.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.intermediates import PRODUCTS
 from ..model.layout_run import Identity
 from ..model.number import Number, listed
 from ..reference import Attention
@@ -31,7 +32,7 @@ from .declared_precision import (
     growth_of,
     with_roundings,
 )
-from .rounding_spread import RESULTS, Scatter, rounding, scatter_of
+from .scatter import Parts, Scatter, rounding, row_sums, scatter_of
 
 NAME = "I11 heads round alike"
 FALSE_ALARMS = 1e-6
@@ -83,7 +84,7 @@ Heads = Mapping[str, Sequence[HeadScatter]]
 def heads_by_result(
     case: Case, x: Attention, trace: Trace, comparison: Comparison
 ) -> dict[str, list[HeadScatter]]:
-    """How the heads of each of RESULTS that is there scatter; nothing where that is not known.
+    """How the heads of O, dQ, dK and dV scatter; nothing where that is not known.
 
     It is where 16 bits are rounded, softmax is taken, and nothing was recovered.
     """
@@ -91,31 +92,27 @@ def heads_by_result(
     if case.dtype == "float32" or case.family != "softmax" or precision.exact or is_read:
         return {}
     found, spread = {}, scatter_of(case, x, precision)
-    for result in RESULTS:
+    for result in PRODUCTS:
         came, expected = trace.values.get(result), comparison.expected[result]
         if came is not None and bool(came.isfinite().all()):
             errors = (came.double() - expected).square().sum(-1)
-            stored = rounding(precision, expected).sum(-1, keepdim=True)
+            parts = spread[result].with_stored(row_sums(rounding(precision, expected)))
             found[result] = list(
-                _heads_of(x, result, spread[result], stored, errors, precision.matrix)
+                _heads_of(x, result, spread[result], parts, errors, precision.matrix)
             )
     return found
 
 
 def _heads_of(
-    x: Attention, result: str, spread: Scatter, stored: Tensor, errors: Tensor, unit: float
+    x: Attention, result: str, spread: Scatter, parts: Parts, errors: Tensor, unit: float
 ) -> Iterator[HeadScatter]:
-    """Each head of which that is known.
+    """Each head of which that is known, by the squares of its rows' errors [B, H, R].
 
     Entries of P that differ by less than a spacing round alike. Of a spread of s spacings 6 exp(-(2 pi s)^2) / pi^2 of
     the variance is common to a row (Widrow and Kollar, Quantization Noise, 2008): 3e-5 where s is a half, which scores
     make whose deviation is the unit roundoff.
-
-    Args:
-        stored: [B, H, R, 1], the variance of storing the rows.
-        errors: [B, H, R], their squares.
     """
-    parts = {name: part[..., 0] for name, part in spread.with_stored(stored).items()}
+    parts = {name: part[..., 0] for name, part in parts.items()}
     finest = _IN_FLOAT32 * max(*x.q.shape[2:], x.k.shape[2]) * (U32 / unit) ** 2
     # A sum in 16 bits is a hundred times as coarse as the others, and few kernels have one.
     total = torch.stack([part for name, part in parts.items() if name != "sums"]).sum(0)
@@ -142,11 +139,8 @@ def _heads_of(
 def _independence(
     x: Attention, result: str, b: int, h: int, live: Tensor
 ) -> tuple[float, float, float, float]:
-    """How many rows of a head err each by itself, how often what they sum is repeated, the directions that q or k fill,
-    and the deviation of a row's scores.
-
-    Rows that come twice round alike.
-    """
+    """How many rows of a head err each by itself (rows that come twice round alike), how often what they sum is
+    repeated, the directions that q or k fill, and the deviation of a row's scores."""
     group = x.n_heads // x.k.shape[1]
     key_head, head = (h, h * group) if result in BY_KEY else (h // group, h)
     q, k = x.q[b, head], x.k[b, key_head]
@@ -190,46 +184,32 @@ def _most(
     return (gain * used).sum(0)
 
 
-def excess(
-    head: HeadScatter,
-    others: Sequence[HeadScatter],
-    checks: int,
-    often: Mapping[str, float] = OFTEN,
-) -> float:
-    """By which factor a head errs more than roundings, each as often as it may be, and than others of its result.
-
-    Args:
-        checks: how many heads are judged in all.
-    """
-    most_often = sum(often[name] * share for name, share in head.shares.items())
-    allowed = most_often * math.exp(_by_chance(checks, head))
-    if others:
-        other = _mean(others)
-        own = {name: torch.tensor(share) for name, share in head.shares.items()}
-        by_values = APART * float(_most(torch.tensor(other.size), own, other.shares, often))
-        allowed = min(allowed, by_values * math.exp(_by_chance(checks, head, other)))
-    return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
-
-
-def _beside(heads: Heads) -> Iterator[tuple[str, HeadScatter, list[HeadScatter]]]:
+def _excess(heads: Heads, often: Mapping[str, float]) -> Iterator[tuple[float, str]]:
+    """By which factor each head errs more than roundings, each as often as it may be, and than others of its result;
+    and that in words."""
+    checks = sum(map(len, heads.values()))
     for result, of_result in heads.items():
         for head in of_result:
-            yield result, head, [one for one in of_result if one is not head]
+            most_often = sum(often[name] * share for name, share in head.shares.items())
+            allowed, beside = most_often * math.exp(_by_chance(checks, head)), "roundings make it"
+            if others := [one for one in of_result if one is not head]:
+                other, beside = _mean(others), "in the other heads"
+                own = {name: torch.tensor(share) for name, share in head.shares.items()}
+                most = _most(torch.tensor(other.size), own, other.shares, often)
+                by_values = APART * float(most) * math.exp(_by_chance(checks, head, other))
+                allowed = min(allowed, by_values)
+            beyond = times = math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
+            if others:
+                times = math.sqrt(head.size / other.size)
+            place = f"batch {head.place[0]}, head {head.place[1]}"
+            yield beyond, f"{result} of {place} errs {times:.1f} times as much as {beside}"
 
 
 def evenness(heads: Heads) -> list[Identity]:
     """I11: the head that errs most beyond others, and by how much; empty where no head's errors are known."""
-    checks, found = sum(map(len, heads.values())), list[tuple[float, str]]()
-    for result, head, others in _beside(heads):
-        most = times = excess(head, others, checks)
-        if others:
-            times = math.sqrt(head.size / _mean(others).size)
-        beside = "in the other heads" if others else "roundings make it"
-        place = f"batch {head.place[0]}, head {head.place[1]}"
-        found.append((most, f"{result} of {place} errs {times:.1f} times as much as {beside}"))
-    if not found:
+    if not any(heads.values()):
         return []
-    most, where = max(found)
+    most, where = max(_excess(heads, OFTEN))
     name = NAME if most <= 1.0 else f"{NAME}: {where}"
     return [Identity(name=name, holds=most <= 1.0, residual=Number(most), budget=Number(1.0))]
 
@@ -294,22 +274,17 @@ def rounded_besides(
         if not _are_alike(heads, often) or _any_stands_out(trace, plain, heads, spread, often):
             continue
         if compared(precision).matches:
-            return compared(precision), _coarser(names, case.dtype, tile)
+            growth = growth_of(case.dtype) if "S" in names else ""
+            sums = f", and its sums every {tile} terms or less often" if tile else ""
+            why = "(all heads err as that makes them, and no element stands out)"
+            how = f"rounds {listed(names)} to {case.dtype}{sums} {why}{growth}"
+            return compared(precision), CoarserArithmetic(listed(names), how, case.dtype)
     return None
-
-
-def _coarser(names: Sequence[str], dtype: str, tile: int) -> CoarserArithmetic:
-    growth = growth_of(dtype) if "S" in names else ""
-    sums = f", and its sums every {tile} terms or less often" if tile else ""
-    why = "(all heads err as that makes them, and no element stands out)"
-    how = f"rounds {listed(names)} to {dtype}{sums} {why}{growth}"
-    return CoarserArithmetic(listed(names), how, dtype)
 
 
 def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
-    checks = sum(map(len, heads.values()))
-    return all(excess(head, others, checks, often) <= 1 for _, head, others in _beside(heads))
+    return all(most <= 1 for most, _ in _excess(heads, often))
 
 
 def _any_stands_out(
@@ -330,10 +305,8 @@ def _any_stands_out(
         parts = spread[result].with_stored(rounding(plain.precision, expected))
         squares = (trace.values[result].double() - expected).square()
         for head in of_result:
-            of_head, own = (
-                squares[head.place],
-                {name: of[head.place] for name, of in parts.items()},
-            )
+            of_head = squares[head.place]
+            own = {name: of[head.place] for name, of in parts.items()}
             size = of_head.new_tensor(head.size * math.exp(_by_chance(checks, head)))
             variance = head.repeated * _most(size, own, head.shares, often)
             far = 2 * math.log(6 * of_head.numel() * checks / FALSE_ALARMS)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .compare import Comparison
     from .conventions import Convention
     from .declared_precision import CoarserArithmetic
-    from .tally import Finding
+    from .finding import Finding
 
 Steps = Mapping[tuple[str, int], tuple[int, int | None]]
 """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
@@ -47,15 +47,14 @@ class MeasuredRun:
     comparison: Comparison
     first: Element | None
     invariants: tuple[Identity, ...] = ()
-    """Of results in 16 bits how even their errors are, where that is known."""
     coarser: tuple[CoarserArithmetic, ...] = ()
-    """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
+    """What proves to be coarser than the contract says: sums, an operand of the scores, or all dots."""
     rows: tuple[SeenRow, ...] = ()
-    """What its kernels were seen to hold, in the order in which it is shown."""
+    """What its kernels were seen to hold."""
     conventions: tuple[Convention, ...] = ()
-    """What it exports in other conventions; the trace has it as it is read by these, unless they count as wrong."""
+    """What it exports in other conventions, by which the trace is read, unless they count as wrong."""
     unread: Trace | None = None
-    """The trace as it came, where it was read by those."""
+    """The trace as it came, where that is another."""
     as_read: MeasuredRun | None = None
     """Where they count as wrong: the run read by those."""
 
@@ -89,7 +88,6 @@ class SeenRow:
     """One intermediate as one kernel held it, judged."""
 
     kernel: str
-    """Its name, and the gradients that it went into where the kernel computes it again for others."""
     into: tuple[str, ...]
     """The gradients that it went into."""
     finding: Finding
@@ -107,7 +105,7 @@ class DataflowEvidence:
     """What following the operations of a run showed."""
 
     seen: tuple[Diagnosis, ...] = ()
-    """What goes wrong by itself, the first first."""
+    """What goes wrong by itself."""
     failures: tuple[str, ...] = ()
     """What kept operations from being followed."""
     shown: MeasuredRun | None = None
@@ -132,23 +130,18 @@ class LayoutRun:
 
     layout: str
     assigned: tuple[tuple[str, str], ...]
-    """(tensor, layout), what makes the layout."""
     measured: MeasuredRun | None
     """None where the target refused the layout."""
     skipped: str | None
     """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
     inside: BlackBoxEvidence | None = None
-    """Where the target was looked into under this layout."""
     watched: DataflowEvidence | None = None
-    """Where it was followed."""
     memory: tuple[MemoryFinding, ...] = ()
     """What its kernels did to memory that they should not have, where every access was seen."""
     repeats: int = 0
     """How many runs were compared bit by bit; 0 of a single one."""
     repeated: tuple[RepeatedResult, ...] = ()
-    """What these showed."""
     laid: tuple[TensorLayout, ...] = ()
-    """How its tensors lay."""
 
     @property
     def is_plain(self) -> bool:
@@ -200,7 +193,6 @@ class ProbeResult:
     reproduce: str
     """One command line that repeats this."""
     warned: tuple[str, ...] = ()
-    """What the target warned of."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     diagnoses: tuple[Diagnosis, ...] = ()
     """Why, best first; empty where all matches, and where nothing is known."""

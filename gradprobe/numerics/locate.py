@@ -17,10 +17,9 @@ from ..model.number import Number
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.run import Trace
-from .block import block_at
 from .compare import Comparison, allowed_on, judge, judge_whole, tile_size
 from .evidence import MeasuredRun, ProbeResult
-from .tally import ElementIndex, Judgement, element_at, least_telling, tile_of
+from .finding import ElementIndex, Judgement, element_at, least_telling, tile_of
 
 
 def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
@@ -32,16 +31,11 @@ def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None
 
 
 def locate_at(
-    case: Case,
-    x: Attention,
-    trace: Trace,
-    comparison: Comparison,
-    name: str,
-    at: ElementIndex,
-    budget: float,
+    measured: MeasuredRun, case: Case, name: str, at: ElementIndex, budget: float
 ) -> Element:
     """Any element of an intermediate, by its place."""
-    element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))
+    element = element_at(case, name, at, 0.0, 0.0, budget)
+    element = _with_window(measured.x, measured.trace, measured.comparison, element)
     assert (window := element.window) is not None
     row, col = window.rows.index(at[2]), window.cols.index(at[3])
     actual, expected = window.actual[row][col], window.expected[row][col]
@@ -72,8 +66,8 @@ def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
     """[R, C] of what is summed over rows; of a large case, its block's alone is computed."""
     if comparison.by_block is None or element.intermediate not in BY_KEY:
         return _matrix(comparison.expected[element.intermediate], element)
-    block = block_at(element.batch or 0, element.head or 0, x.n_heads // x.k.shape[1])
-    return comparison.by_block(block).expected[element.intermediate][0, 0]
+    block = comparison.by_block(element.batch or 0, element.head or 0)
+    return block.expected[element.intermediate][0, 0]
 
 
 def _matrix(tensor: Tensor, element: Element) -> Tensor:
@@ -112,10 +106,10 @@ def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> C
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
     run, shown = (wrong or having or probed.measured)[0]
-    row = run.row_of(name)
     view = close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
-    element = structs.replace(view.element, kernel=row.kernel) if row else view.element
-    return structs.replace(view, element=element)
+    if (row := run.row_of(name)) is None:
+        return view
+    return structs.replace(view, element=structs.replace(view.element, kernel=row.kernel))
 
 
 def kept_close_ups(probed: ProbeResult) -> Iterator[CloseUp]:
@@ -154,16 +148,17 @@ def close_up(
     batch, head = at or of_first or divmod(int(finding.ratio.argmax()), n_heads)
     judged, masked = _whole_head(case, measured, name, batch, head)
     ratio, tile = judged.ratio, tile_of(case, finding.axes, judged.right.shape[1])
-    row, col = _telling(ratio, judged.right)
     if first and of_first == (batch, head):
         row, col = first.row or 0, first.col or 0
+    else:
+        row, col = _telling(ratio, judged.right)
     place, budget = (batch, head, row, col), float(judged.bound[row, col])
     return CloseUp(
         layout=layout, intermediate=name, batch=batch if finding.axes[0] == "b" else None, head=head,
         mismatched=int((~judged.right).sum()), total=ratio.numel(), shape=(ratio.shape[0], ratio.shape[1]),
         tile=tile, map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
         rows=_rows(judged, ratio),
-        element=locate_at(case, measured.x, measured.trace, comparison, name, place, budget),
+        element=locate_at(measured, case, name, place, budget),
     )  # fmt: skip
 
 
@@ -176,7 +171,7 @@ def _whole_head(
         return _by_tiles(case, measured, name, batch, head)
     if comparison.by_block is not None and name in BY_KEY:
         # Of a large case its block alone is computed.
-        block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
+        block = comparison.by_block(batch, head)
         expected, bound = block.expected[name][0, 0], block.bounds[name][0, 0]
         judged = judge_whole(came[batch, head], expected, bound)
     else:

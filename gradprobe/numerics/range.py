@@ -1,11 +1,9 @@
-"""What a case can show: whether right arithmetic overflows on its values, which options it hides, what is 0 in it."""
+"""What a case can show: whether right arithmetic overflows on its values, and what is 0 in it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -13,14 +11,11 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.number import in_words, spans
-from ..reference import Attention, Tile, evaluate, manual_attention_backward
-from ..reference.attention import BY_ROW, MATRICES
+from ..reference import Attention, Tile, evaluate
 from ..reference.problem import kept_share
-from ..runtime.run import Trace
-from .block import blocks
 from .bounds import UNBOUNDED, score_errors
 from .budget import tile_budget
-from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of
+from .compare import attention_of, tiles_of
 from .declared_precision import U32, Precision, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
@@ -55,14 +50,12 @@ def _largest(value: Tensor) -> float:
 
 def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
     for name, size in sizes.items():
-        if name == _ERROR:
-            if not size <= UNBOUNDED:
-                words = f"scores err by {size:.3g} in right float32 arithmetic here"
-                return f"{words}: every P is right, so none can be judged"
-            continue
+        if name == _ERROR and not size <= UNBOUNDED:
+            words = f"scores err by {size:.3g} in right float32 arithmetic here"
+            return f"{words}: every P is right, so none can be judged"
         is_narrow = case.dtype == "float16" and name in _ROUNDED
         for dtype in ("float32", "float16") if is_narrow else ("float32",):
-            if not size <= _LARGEST[dtype]:
+            if name != _ERROR and not size <= _LARGEST[dtype]:
                 limit = f"beyond the {_LARGEST[dtype]:.3g} of {dtype}"
                 return (
                     f"{name} and the sums that make it may reach {size:.3g} here, {limit}: "
@@ -82,19 +75,9 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
     dp = kept * case.head_dim_v * do * v
     ds = 2 * (dp + case.head_dim_v * do * pe * v)
     scores = scale * case.head_dim * q * k + bias + alibi * case.seqlen_k
-    found = {
-        "S": _LOG2E * scores,
-        _ERROR: 8 * U32 * case.head_dim * scores,
-        "O": pe * v,
-        "dP": dp,
-    }
-    found |= {
-        "dS": ds,
-        "dQ": 2 * scale * ds * k,
-        "dK": scale * rows * ds * q,
-        "dV": rows * pe * do,
-    }
-    return found | {"dBias": case.batch * rows * case.seqlen_k * ds}
+    found = {"S": _LOG2E * scores, _ERROR: 8 * U32 * case.head_dim * scores, "O": pe * v}
+    found |= {"dP": dp, "dS": ds, "dQ": 2 * scale * ds * k, "dK": scale * rows * ds * q}
+    return found | {"dV": rows * pe * do, "dBias": case.batch * rows * case.seqlen_k * ds}
 
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
@@ -103,8 +86,7 @@ def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, flo
     def largest(sizes: Tensor) -> float:
         return float(sizes.nan_to_num(math.inf, math.inf, math.inf).max())
 
-    found: dict[str, float] = {}
-    sums = {"dK": torch.zeros_like(x.k), "dV": torch.zeros_like(x.v)}
+    found, sums = dict[str, float](), {"dK": torch.zeros_like(x.k), "dV": torch.zeros_like(x.v)}
     for tile in tiles_of(case, x):
         for name, sizes in _on(x, tile, precision).items():
             if name in sums:
@@ -132,77 +114,6 @@ def _on(x: Attention, tile: Tile, precision: Precision) -> dict[str, Tensor]:
     found |= {"O": pe @ v, "dP": dp, "delta": (do * (pe @ v)).sum(-1), "dS": ds}
     found |= {"dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": pe.mT @ do}
     return found | {"dBias": ds.sum((-2, -1))}
-
-
-# Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
-_MOST_SCORES = 1 << 24
-
-
-def unshown(
-    case: Case,
-    values: Mapping[str, Tensor],
-    problem: Callable[[], Attention],
-    trace: Trace,
-    precision: Precision,
-    given: Collection[str],
-) -> Iterator[str]:
-    """A sentence for each `given` option that a target could ignore and still match in all that it exposes.
-
-    Args:
-        values: the inputs of a run.
-        problem: makes the reference's problem for them, which of a large case takes much memory.
-        trace: what came of it; its names and dtypes count.
-    """
-    block = next(blocks(case, 1))
-    part = attention_of(block.case(case), block.inputs(case, values))
-    for name in (name for name in given if _without(part, name) is not None):
-        option = f"--{name.replace('_', '-')}"
-        if case.scores > _MOST_SCORES:
-            yield f"{option}: whether this case shows it was not tried: it is too large for it"
-        elif not _is_shown(case, problem(), name, trace, precision):
-            ignored = "without it, too, every intermediate is within budget"
-            yield f"{option}: this case cannot show whether it is taken into account; {ignored}"
-
-
-def _is_shown(case: Case, x: Attention, name: str, trace: Trace, precision: Precision) -> bool:
-    """Whether a target that ignores an option is wrong; mostly the first tile tells."""
-    off, dtypes = _without(x, name), {name: of.dtype for name, of in trace.values.items()}
-    assert off is not None
-    for tile in tiles_of(case, off):
-        due, values = evaluate(x, tile), evaluate(off, tile)
-        budget = allowed_on(x, tile, due, precision)
-        for result in dtypes.keys() & {*BY_ROW}:
-            value = values[result].to(dtypes[result])
-            if not bool(judge(value, due, budget, result).right.all()):
-                return True
-    heads, rows = tile_size(case)
-    options: dict[str, Any] = {one: getattr(off, one) for one in Attention.__dataclass_fields__}
-    options |= {"head_tile": heads, "row_tile": rows}
-    matrices = not dtypes.keys().isdisjoint(MATRICES)
-    results = manual_attention_backward(**options, matrices=matrices)
-    came = Trace({name: results[name].to(of) for name, of in dtypes.items()}, trace.sources)
-    return not compare(case, x, came, precision, blame=False).matches
-
-
-def _without(x: Attention, name: str) -> Attention | None:
-    """The problem without an option; None where it has none. An input with a gradient becomes 0 or minus infinity."""
-    changes: dict[str, Any] = {}
-    if name == "scale":
-        changes = {"scale": float(x.q.shape[-1]) ** -0.5}
-    elif name in ("causal", "dropout") and x.family == "softmax":
-        is_on = x.causal or name == "dropout"
-        off = {"causal": False} if name == "causal" else {"dropout": 0.0, "keep": None}
-        changes = off if is_on else {}
-    elif name in ("seqlens", "cu_seqlens"):
-        lengths = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
-        has = any(getattr(x, one) is not None for one in lengths)
-        changes = dict.fromkeys(lengths) if has else {}
-    elif (value := getattr(x, name, None)) is not None:
-        if name in ("window", "softcap", "alibi", "mask"):
-            changes = {name: None}
-        elif name in ("bias", "tau", "sinks"):
-            changes = {name: value.new_full(value.shape, -math.inf if name == "sinks" else 0.0)}
-    return replace(x, **changes) if changes else None
 
 
 def zeros_by_design(case: Case) -> Iterator[str]:

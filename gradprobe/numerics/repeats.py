@@ -17,8 +17,8 @@ from ..reference.attention import BY_ROW
 from ..runtime.run import Trace
 from .compare import allowed, allowed_on, judge, judge_whole, tiles_of
 from .evidence import LayoutRun, MeasuredRun
+from .finding import Finding, Judgement
 from .locate import locate_at
-from .tally import Finding, Judgement, Tally
 
 # A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
 # needs no further look. One beyond it is not wrong yet: it is compared with the reference.
@@ -178,7 +178,7 @@ def _of_layout(
 ) -> Iterator[Difference]:
     """Judges each element by the other target's, with the errors that the reference's values allow."""
     comparison, values = measured.comparison, measured.trace.values
-    tallies = {name: Tally(case, name, values[name].shape) for name in others}
+    findings = {name: Finding.empty(case, name, values[name].shape) for name in others}
     by_row = [name for name in others if name in BY_ROW]
     for tile in tiles_of(case, measured.x) if by_row else ():
         place = (tile.batch, tile.heads, tile.rows)
@@ -187,13 +187,13 @@ def _of_layout(
         for name in by_row:
             beside = {**expected, name: others[name][place].double()}
             judged = judge(values[name][place], beside, budget, name)
-            tallies[name].add(tile, _alike(judged), None)
-    for name, tally in tallies.items():
+            findings[name].add(tile, _alike(judged), None)
+    for name, finding in findings.items():
         if name not in BY_ROW:
             judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
-            tally.add_whole(_alike(judged), None)
+            finding.add_whole(_alike(judged), None)
         differing = int((~_same(values[name], others[name])).sum())
-        yield _shown_difference(case, layout, measured, tally.finding(), differing)
+        yield _shown_difference(case, layout, measured, finding, differing)
 
 
 def _alike(judged: Judgement) -> Judgement:
@@ -218,6 +218,5 @@ def _shown_difference(
     if first is None:
         return found
     at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
-    of = (case, measured.x, measured.trace, measured.comparison, finding.name)
-    located = locate_at(*of, at, float(first.budget or 0.0))
+    located = locate_at(measured, case, finding.name, at, float(first.budget or 0.0))
     return replace(found, first=replace(located, window=None), other=first.expected)

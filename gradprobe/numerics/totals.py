@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +15,6 @@ from ..reference import Attention, Tile
 from ..reference.lazy import sum_by_distance
 from ..reference.softmax import distance, sink_weight
 from ..runtime.run import expected_shapes
-from .block import Block
 from .bounds import Chain
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
@@ -232,6 +231,48 @@ def totals_of(
         for name, one in TOTALS.items()
         if one.of in given and getattr(x, one.needs) is not None
     }
+
+
+# Elements of a block's results that are held at once in float64.
+_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Block:
+    """One batch, some key heads, and the query heads that read them: what can be judged apart from all else."""
+
+    batch: int
+    kv_heads: slice
+    heads: slice
+
+    def of(self, tensor: Tensor, axes: str) -> Tensor:
+        """A tensor's part, a view of it, with a batch axis of 1; `axes` as in the table of intermediates."""
+        parts = {"b": slice(self.batch, self.batch + 1), "h": self.heads, "g": self.kv_heads}
+        place = tuple(parts.get(letter, slice(None)) for letter in axes)
+        return tensor[place] if axes else tensor
+
+    def inputs(self, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.of(value, case.input_axes(name)) for name, value in values.items()}
+
+    def case(self, case: Case) -> Case:
+        """The case of a block's tensors."""
+        sizes = (part.stop - part.start for part in (self.heads, self.kv_heads))
+        return replace(case.with_heads(*sizes), batch=1)
+
+
+def block_at(case: Case, batch: int, kv_head: int, kv_heads: int = 1) -> Block:
+    """The block of some key heads."""
+    group, end = case.heads // case.kv_heads, kv_head + kv_heads
+    return Block(batch, slice(kv_head, end), slice(kv_head * group, end * group))
+
+
+def blocks(case: Case, kv_heads: int = 0) -> Iterator[Block]:
+    """A case cut into blocks of at most so many key heads; 0 for as many as fit."""
+    longest, dim = max(case.seqlen_q, case.seqlen_k), max(case.head_dim, case.head_dim_v)
+    kv_heads = kv_heads or max(1, _AT_ONCE * case.kv_heads // (longest * dim * case.heads))
+    for batch in range(case.batch):
+        for first in range(0, case.kv_heads, kv_heads):
+            yield block_at(case, batch, first, min(kv_heads, case.kv_heads - first))
 
 
 class Totals:

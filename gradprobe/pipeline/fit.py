@@ -15,7 +15,7 @@ from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
-from ..numerics.tally import Finding
+from ..numerics.finding import Finding
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
 from ..targets.find import Target

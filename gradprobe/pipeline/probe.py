@@ -20,7 +20,7 @@ from ..model.failures import Refusal, TargetFailure, own_faults
 from ..model.mechanisms import door
 from ..model.memory_finding import GUARD, OUTSIDE, UNWRITTEN
 from ..numerics.evidence import LayoutRun, ProbeResult
-from ..numerics.range import refuse_out_of_range, unshown
+from ..numerics.range import refuse_out_of_range
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
 from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
@@ -103,13 +103,6 @@ def _finished(
                 report = _explained(experiment, records, report, compilation, problem, client)
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
-    if report.failing is None and problem.given:
-        measured = next(filter(None, map(attrgetter("measured"), report.runs)))
-        x, precision = partial(getattr, measured, "x"), measured.comparison.precision
-        about = (experiment.case, experiment.values, x, measured.trace, precision)
-        unknown = "which options this case shows could not be found out"
-        with experiment.stopwatch.timed("compare"), own_faults(notes, unknown):
-            notes += unshown(*about, problem.given)
     seconds = experiment.stopwatch.seconds
     return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=seconds)
 

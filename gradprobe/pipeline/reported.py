@@ -26,7 +26,7 @@ from ..model.layout_run import (
 from ..model.number import Number
 from ..model.report import Listing, Report, explained_diagnoses
 from ..numerics.evidence import LayoutRun, MeasuredRun, ProbeResult, Steps
-from ..numerics.tally import Finding, ranges_of
+from ..numerics.finding import Finding, ranges_of
 from ..reference.attention import MATRICES
 from ..runtime.run import dtype_of
 

@@ -23,8 +23,6 @@ class Problem:
     target: Target
     reference: Target | None
     saved: SavedInputs | None
-    given: tuple[str, ...]
-    """The options that somebody gave, or a file of inputs, and that are not off."""
     request: CheckRequest
     fixed: frozenset[str]
     """The options that stay as they are, since they were given; also those that are off."""
@@ -32,7 +30,7 @@ class Problem:
     def with_options(self, options: Mapping[str, Any]) -> Problem:
         """The same target on a case with more options, as words; Failure where there is none."""
         request = replace(self.request, options={**self.request.options, **options})
-        case, _ = _resolved(request, self.target, self.saved, self.case.device)
+        case = _resolved(request, self.target, self.saved, self.case.device)
         return replace(self, request=request, case=case)
 
 
@@ -63,18 +61,17 @@ def resolve_problem(
         from .audit import audited_target
 
         judge = audited_target(subject, request.family or found.family)
-    case, options = _resolved(request, found, saved, device)
+    case = _resolved(request, found, saved, device)
     if case.ranks is not None:
         from ..sharded.ranks import across_ranks
 
         found = across_ranks(found, case)
-    on = tuple(name for name, value in options.items() if value is not False)
-    return Problem(case, found, judge, saved, on, request, frozenset(request.options))
+    return Problem(case, found, judge, saved, request, frozenset(request.options))
 
 
 def _resolved(
     request: CheckRequest, target: Target, saved: SavedInputs | None, device: str
-) -> tuple[Case, Mapping[str, Any]]:
+) -> Case:
     from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 
@@ -88,7 +85,7 @@ def _resolved(
     _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)
-    return case, given
+    return case
 
 
 def _refuse_untaken(case: Case, target: Target) -> None:

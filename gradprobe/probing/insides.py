@@ -16,10 +16,10 @@ from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..numerics.black_box.look import Examiner, look_inside
-from ..numerics.black_box.recover import obstacle
 from ..numerics.budget import Recovery
 from ..numerics.evidence import LayoutRun, MeasuredRun
+from ..numerics.look import Examiner, look_inside
+from ..numerics.one_hot import obstacle
 from ..runtime.run import Trace
 from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure

@@ -99,8 +99,7 @@ class _Measurement:
 def _by_blocks(
     experiment: Experiment, of: _Measurement, trace: Trace, whole: Callable[[], Comparison]
 ) -> Comparison | None:
-    from ..numerics.large_run import LargeRun
-    from ..numerics.sieve import LargeRuns
+    from ..numerics.sieve import LargeRun, LargeRuns
 
     if not experiment.large:
         is_repeated = len(layouts_of(of.case)) > 1 or of.case.repeat > 1
@@ -147,12 +146,10 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
 def _coarser(
     of: _Measurement, found: MeasuredRun, heads: Mapping[str, Any]
 ) -> tuple[Comparison, tuple[CoarserArithmetic, ...]]:
-    from ..numerics.coarser import explained
+    from ..numerics.coarser import explained, rounded_operand
 
     about = (of.case, of.x(), found.trace, found.comparison)
     if of.case.dtype != "float32":
-        from ..numerics.rounded_parts import rounded_operand
-
         by_operand = rounded_operand(
             *about, lambda evaluate: of.compared(found.trace, by=evaluate)
         )

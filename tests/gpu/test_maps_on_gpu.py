@@ -5,8 +5,7 @@ import pytest
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.large_run import LargeRun
-from gradprobe.numerics.sieve import LargeRuns
+from gradprobe.numerics.sieve import LargeRun, LargeRuns
 from gradprobe.runtime.run import Trace
 from tests.emulated import Arithmetic, case_of, ran
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.numerics.black_box.look import Examiner, look_inside
+from gradprobe.numerics.look import Examiner, look_inside
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of
 from tests.cases import softmax_case
 from tests.emulated import case_of, changed, softmax, target_of
@@ -86,13 +86,6 @@ def test_one_gradient_off_by_a_factor_convicts_its_own_kernel():
     assert (wrong_by_itself(inside), inherited(inside)) == ({"dK"}, set())
     said = "the kernel of dK is at fault: dK shows dS wrong by the factor 3 throughout"
     assert inside.sentences == (f"{said}; dS in the kernel of dQ is right",)
-
-
-def test_no_kernel_is_called_right_whose_gradient_is_wrong():
-    """Probes lie end to end along the batch, so a fault of one batch and row is in the rows of one probe only."""
-    fault = changed("dS", lambda t: t[0, 0, 30, 2].add_(1.0))
-    said = " ".join(inside_of(case_of("softmax", **SIZES), fault=fault).sentences)
-    assert "is at fault" not in said
 
 
 def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
@@ -327,18 +320,6 @@ def of_fewer_dims(lost):
     return backward
 
 
-def test_value_dims_beyond_those_of_q_that_one_kernel_leaves_out_are_missed_inside_it():
-    case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
-    report = probe(case, target_of(of_fewer_dims(slice(16, 24))))
-    shown = report.runs[0].shown
-    said = report.runs[0].inside.sentences[0]
-    assert said.startswith("the kernel of dQ is at fault: dQ shows dS wrong")
-    # dS is right in one kernel and wrong in the other: no number stands for both.
-    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {
-        "P"
-    }
-
-
 def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
     """The value dim 1 of 24 holds no values there."""
     case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
@@ -379,11 +360,9 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
     ("of_dq", "of_dkdv", "times", "own"),
     [
         (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
-        (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
-        pytest.param(HALF_DP, ROWS_OF_P, None, {"P", "dQ"}, marks=pytest.mark.nightly),
-        pytest.param(NO_DELTA, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
+        (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
     ],
-    ids=["P, dQ x 2", "delta, dV x 2", "dP and P", "delta and dP"],
+    ids=["P, dQ x 2", "dP and P"],
 )
 def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
     of_dq, of_dkdv, times, own
@@ -425,16 +404,6 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
     )
     told = [sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence]
     assert bool(told) != of_one_kernel
-
-
-def test_what_is_exported_and_wrong_is_no_kernel_beside_those_of_the_gradients():
-    fault = changed("dS", lambda t: t[:, :, 20:22].mul_(1.5))
-    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=("dS", *GRADIENTS))
-    assert wrong_by_itself(inside) <= {"dS", "dP"}
-    said = " ".join(inside.sentences)
-    assert "kernel of dS" not in said
-    assert "dS and" not in said
-    assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
 def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came():

@@ -12,9 +12,8 @@ from gradprobe.inputs.draw import draw
 from gradprobe.numerics import sieve
 from gradprobe.numerics.compare import allowed, attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.large_run import LargeRun, errors_of
 from gradprobe.numerics.locate import locate
-from gradprobe.numerics.sieve import LargeRuns
+from gradprobe.numerics.sieve import LargeRun, LargeRuns, errors_of
 from gradprobe.numerics.totals import TOTALS
 from gradprobe.reference.attention import MATRICES
 from gradprobe.runtime.run import Trace
@@ -81,7 +80,7 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(
     values, trace = right(case, names=None)
     precision = precision_of(dtype, "ieee")
     unasked = lambda parts, block: pytest.fail("the whole budget was asked")  # noqa: E731
-    monkeypatch.setattr(sieve, "_by_the_whole_budget", unasked)
+    monkeypatch.setattr(sieve._JudgedRun, "by_the_whole_budget", unasked)
     passed = walked(case, values, trace, precision)
     whole = compare(case, attention_of(case, values), trace, precision)
     assert whole.matches

@@ -16,7 +16,7 @@ import torch
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
-from gradprobe.numerics.tally import ranges_of
+from gradprobe.numerics.finding import ranges_of
 from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gradprobe.model.documents import report_from
 from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
-from gradprobe.numerics.tally import RisingErrors
+from gradprobe.numerics.finding import RisingErrors
 from gradprobe.pipeline import second_cases
 from gradprobe.probing import compilation
 from gradprobe.render.console import whereabouts

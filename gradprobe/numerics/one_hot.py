@@ -14,6 +14,7 @@ dims that a kernel leaves out of a dot are then missed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,20 +23,29 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...inputs.draw import MEANS
-from ...model.case import Case
-from ...model.failures import TargetFailure
-from ...model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
-from ...reference import Attention, Tile, evaluate
-from ...runtime.run import Trace, expected_shapes
-from ..budget import RECOVERABLE, Recovery, slope_of
-from ..compare import attention_of, tiles_of
-from ..range import out_of_range
+from ..inputs.draw import MEANS
+from ..model.case import Case
+from ..model.failures import TargetFailure
+from ..model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
+from ..reference import Attention, Tile, evaluate
+from ..runtime.run import Trace, expected_shapes
+from .budget import RECOVERABLE, Recovery, slope_of
+from .compare import attention_of, tiles_of
+from .range import out_of_range
 
 # Every so many keys have no value of their own.
 ZERO_KEYS = 8
 # float16 holds powers of two to 2^15, and 2^-14 before its numbers become subnormal.
 _HIGHEST = 14
+# Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores. All probes
+# together have no more scores either: they take no longer than a few runs.
+CALL_ELEMENTS, CALL_SCORES = 1 << 22, 1 << 24
+MOST_SCORES = CALL_SCORES
+SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
+QUOTIENTS = ("dP", "delta")
+"""What is read off P and dS."""
+Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
+"""Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +137,17 @@ def problem(
     return made
 
 
-def read_probe(
+def _read_probe(
     case: Case,
     plan: ProbePlan,
     index: int,
-    gradients: Mapping[str, Tensor],
+    came: Mapping[str, Tensor],
     into: Mapping[str, Tensor],
 ) -> None:
     """Writes what one probe's dQ, dK and dV show of dS, dS and P, each [B, H, M, N], by the gradient."""
     for name, shown in into.items():
         factor = 1.0 if name == "dV" else plan.factor
-        divided = (gradients[name].double() / factor).to(shown.dtype)
+        divided = (came[name].double() / factor).to(shown.dtype)
         if name == "dQ":
             keys, dims = _shown(index, plan.keys, case.seqlen_k)
             shown[..., keys] = divided[..., dims]
@@ -166,20 +176,6 @@ def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str
     return joined
 
 
-# Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
-CALL_ELEMENTS = 1 << 22
-CALL_SCORES = 1 << 24
-# Scores of all probes together up to which a target is asked: they take no longer than a few runs.
-MOST_SCORES = 1 << 24
-GRADIENTS = tuple(MATRIX_OF)
-SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
-QUOTIENTS = ("dP", "delta")
-"""What is read off P and dS."""
-
-Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
-"""Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
-
-
 @dataclass(frozen=True)
 class RecoveredValues:
     """What the one-hot problems showed."""
@@ -196,7 +192,6 @@ class RecoveredValues:
 
     @cached_property
     def x(self) -> Attention:
-        """The problem."""
         return attention_of(self.case, self.values)
 
     def tiles(self) -> Iterator[tuple[Tile, tuple[int, slice, slice], dict[str, Tensor]]]:
@@ -229,6 +224,7 @@ class RecoveredValues:
         return replace(self, trace=self._traced({**sums, **self.trace.values}, "exported"))
 
     def _traced(self, values: Mapping[str, Tensor], source: str) -> Trace:
+        """Values in dataflow order; those that are new have a source."""
         order = [name for name in expected_shapes(self.case) if name in values]
         sources = {name: self.trace.sources.get(name, source) for name in order}
         return Trace({name: values[name] for name in order}, sources)
@@ -287,61 +283,43 @@ def recover(
     layout = plan(case, with_p=with_p and not case.dropout)
     assert layout is not None
     if not one_by_one and case.cu_seqlens_q is None:
-        try:
-            return _recover(case, values, answer, layout, _at_once(case))
-        except TargetFailure:
-            pass
+        longest, dims = max(case.seqlen_q, case.seqlen_k), max(case.head_dim, case.head_dim_v)
+        most = CALL_ELEMENTS // (case.batch * case.heads * longest * dims)
+        most = max(1, min(most, CALL_SCORES // math.prod(expected_shapes(case)["P"])))
+        with contextlib.suppress(TargetFailure):
+            return _recover(case, values, answer, layout, most)
     return _recover(case, values, answer, layout, 1)
-
-
-def _at_once(case: Case) -> int:
-    """How many probes a call may have."""
-    rows, dims = max(case.seqlen_q, case.seqlen_k), max(case.head_dim, case.head_dim_v)
-    size, scores = case.batch * case.heads * rows * dims, math.prod(expected_shapes(case)["P"])
-    return max(1, min(CALL_ELEMENTS // size, CALL_SCORES // scores))
 
 
 def _recover(
     case: Case, values: Mapping[str, Tensor], answer: Answer, layout: ProbePlan, at_once: int
 ) -> RecoveredValues:
-    first, shown = None, dict[str, Tensor]()
+    shape, results, shown = expected_shapes(case)["P"], dict[str, Tensor](), dict[str, Tensor]()
     for start in range(0, layout.count, at_once):
         indices = range(start, min(start + at_once, layout.count))
         problems = [problem(case, layout, values, index) for index in indices]
         lengths = (case.seqlens or ()) * len(problems) or None
         several = replace(case, batch=case.batch * len(problems), seqlens=lengths)
         trace = answer(several, end_to_end(case, problems), problems[0])
-        first = first or _of_first(trace, case)
-        shown = shown or _nothing(case, layout, trace)
+        if not results:  # of the first probe, as far as they belong to its batches alone
+            own = [name for name in trace.values if case.axes(name)[0] == "b"]
+            results = {name: trace.values[name][: case.batch] for name in own}
+            sources = {name: trace.sources[name] for name in own}
+            read = [name for name in MATRIX_OF if name in own and (name != "dV" or layout.rows_v)]
+            shown = {name: torch.zeros(shape, device=results[name].device) for name in read}
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
             gradients = {name: trace.values[name][batch] for name in shown}
-            read_probe(case, layout, index, gradients, shown)
-    assert first is not None
+            _read_probe(case, layout, index, gradients, shown)
     unseen = next(iter(shown.values())).new_full(expected_shapes(case)["LSE"], -1).long()
-    dtypes = _dtype(first, "dV"), _dtype(first, "dQ", "dK")
+    dtypes = _coarsest(results, "dV"), _coarsest(results, "dQ", "dK")
     recovery = Recovery(*dtypes, abs(layout.factor), unseen)
-    of_first = problem(case, layout, values, 0)
-    recovered = RecoveredValues(case, layout, of_first, first, shown, recovery)
+    first = problem(case, layout, values, 0), Trace(results, sources)
+    recovered = RecoveredValues(case, layout, *first, shown, recovery)
     # Of the two dS dQ's stands for both.
     return recovered.with_matrices({MATRIX_OF[name]: shown[name] for name in reversed(shown)})
 
 
-def _of_first(trace: Trace, case: Case) -> Trace:
-    """The results of the first probe of a call, as far as they belong to its batches alone."""
-    kept = [name for name in trace.values if case.axes(name)[0] == "b"]
-    values = {name: trace.values[name][: case.batch] for name in kept}
-    return Trace(values, {name: trace.sources[name] for name in kept})
-
-
-def _nothing(case: Case, layout: ProbePlan, trace: Trace) -> dict[str, Tensor]:
-    shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
-    names = [name for name in GRADIENTS if name in trace.values]
-    return {
-        name: torch.zeros(shape, device=device) for name in names if name != "dV" or layout.rows_v
-    }
-
-
-def _dtype(trace: Trace, *names: str) -> torch.dtype:
-    dtypes = [trace.values[name].dtype for name in names if name in trace.values]
+def _coarsest(results: Mapping[str, Tensor], *names: str) -> torch.dtype:
+    dtypes = [results[name].dtype for name in names if name in results]
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)

@@ -1,4 +1,4 @@
-"""Spread: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV, to first order."""
+"""Scatter: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV, to first order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.intermediates import PRODUCTS
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY
 from .compare import tiles_of
 from .declared_precision import TINY, Precision, nearest
-
-RESULTS = ("O", "dQ", "dK", "dV")
 
 Parts = dict[str, Tensor]
 """By what is rounded: the variance that it adds to each row, [h, r, 1] summed over its elements, or to each element.
@@ -25,8 +24,9 @@ of nearly 1 rounds to 1); "late": of P before it is divided; "operand": of q or 
 scores less the row's maximum; "spread": of dP - delta; "delta": of delta, O and P dP.
 """
 
+
+# The bits of float64 that hold the exponent: alone, they are the power of two below a number.
 _EXPONENT = 0x7FF << 52
-"""The bits of float64 that hold the exponent: alone, they are the power of two below a number."""
 
 
 def rounding(precision: Precision, values: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def rounding(precision: Precision, values: Tensor) -> Tensor:
 
 @dataclass
 class Scatter:
-    """What scatters one result of a problem, added up tile by tile."""
+    """What scatters one result of a problem to first order, added up tile by tile."""
 
     queries: Tensor
     """[2, B, H] what query rows have in common, summed over them, and the squares of that."""
@@ -66,11 +66,11 @@ class Scatter:
 def scatter_of(
     case: Case, x: Attention, precision: Precision, *, by_element: bool = False
 ) -> dict[str, Scatter]:
-    """What scatters each of RESULTS, row by row or element by element."""
-    heads = {"O": x.n_heads, "dQ": x.n_heads, "dK": x.k.shape[1], "dV": x.k.shape[1]}
-    found = {name: Scatter(x.q.new_zeros(2, x.n_batch, heads[name])) for name in RESULTS}
+    """What scatters O, dQ, dK and dV, row by row or element by element."""
+    heads = {name: (x.k if name in BY_KEY else x.q).shape[1] for name in PRODUCTS}
+    found = {name: Scatter(x.q.new_zeros(2, x.n_batch, heads[name])) for name in PRODUCTS}
     for tile in tiles_of(case, x):
-        of_tile = _Tile(x, tile, evaluate(x, tile), precision, by_element)
+        of_tile = _ScatteredTile(x, tile, evaluate(x, tile), precision, by_element)
         for result, parts in of_tile.parts().items():
             found[result].add(x, result, tile, parts)
         for result, shared in of_tile.in_common().items():
@@ -81,17 +81,10 @@ def scatter_of(
     return found
 
 
-class _Tile:
-    """What scatters each of RESULTS on a tile."""
-
+class _ScatteredTile:
     def __init__(
-        self,
-        x: Attention,
-        tile: Tile,
-        values: Mapping[str, Tensor],
-        precision: Precision,
-        by_element: bool,
-    ) -> None:
+        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, by_element: bool
+    ) -> None:  # fmt: skip
         self.x, self.values, self.precision, self.by_element = x, values, precision, by_element
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.p, self.pe, self.ds = (values[name] for name in ("P", "PE", "dS"))
@@ -99,19 +92,19 @@ class _Tile:
         self.spread = values["dP"] - delta
         # What moves a score moves its own P, the whole row by LSE, and delta.
         self.moved = self._scores()
-        self.by_lse = {name: _rows(self.p**2 * one) for name, one in self.moved.items()}
+        self.by_lse = {name: row_sums(self.p**2 * one) for name, one in self.moved.items()}
         self.of_dp = self.p**2 * self.rounding(values["dP"])
         weights = (self.p * self.spread) ** 2
-        self.by_delta = {name: _rows(weights * one) for name, one in self.moved.items()}
-        of_o = _rows(self.do**2 * self.rounding(values["O"]))
-        self.by_delta["delta"] = _rows(self.of_dp) + of_o + self.rounding(delta)
+        self.by_delta = {name: row_sums(weights * one) for name, one in self.moved.items()}
+        of_o = row_sums(self.do**2 * self.rounding(values["O"]))
+        self.by_delta["delta"] = row_sums(self.of_dp) + of_o + self.rounding(delta)
 
     def _scores(self) -> Parts:
         """[h, m, N] the variances of scores."""
         s, valid = self.values["S"], self.values["valid"]
         shifted = (s - s.amax(-1, keepdim=True)).masked_fill(~valid, 0.0)
-        of_q, of_k = (_rows(self.rounding(one)) for one in (self.q, self.k))
-        q2, k2 = (_rows(one**2) for one in (self.q, self.k))
+        of_q, of_k = (row_sums(self.rounding(one)) for one in (self.q, self.k))
+        q2, k2 = (row_sums(one**2) for one in (self.q, self.k))
         operand = (of_q * k2.mT).maximum(q2 * of_k.mT)
         return {
             "S": self.rounding(s.masked_fill(~valid, 0.0)),
@@ -133,11 +126,11 @@ class _Tile:
             by_keys[name] = of_ds.get(name, 0.0) + p**2 * one
             dq[name] = dq.get(name, 0.0) + row * one
         found = {"O": self._times(of_pe, self.v), "dQ": dq}
-        found["dK"] = self._times(by_keys, self.q, scale, is_transposed=True)
-        found["dV"] = self._times(of_pe, self.do, is_transposed=True)
-        for result in RESULTS:
+        found["dK"] = self._times({name: one.mT for name, one in by_keys.items()}, self.q, scale)
+        found["dV"] = self._times({name: one.mT for name, one in of_pe.items()}, self.do)
+        for result, parts in found.items():
             terms = self.values["valid"].sum(-2 if result in BY_KEY else -1)
-            found[result]["terms"] = terms.expand(len(self.q), -1).double()[..., None]
+            parts["terms"] = terms.expand(len(self.q), -1).double()[..., None]
         return found
 
     def in_common(self) -> Parts:
@@ -145,10 +138,8 @@ class _Tile:
         of_rows = (self.by_lse, self.by_delta)
         from_lse, from_delta = (torch.stack([*of.values()]).sum(0) for of in of_rows)
         of_dk = self.ds**2 * from_lse + self.p**2 * from_delta
-        return {
-            "dK": self.x.scale**2 * _rows(self.q**2) * of_dk,
-            "dV": _rows(self.do**2) * self.pe**2 * from_lse,
-        }
+        of_dv = row_sums(self.do**2) * self.pe**2 * from_lse
+        return {"dK": self.x.scale**2 * row_sums(self.q**2) * of_dk, "dV": of_dv}
 
     def _of(self, matrix: Tensor) -> Parts:
         exactly = (nearest(self.precision, matrix) - matrix) ** 2
@@ -156,16 +147,12 @@ class _Tile:
         return {"product": self.rounding(matrix), "exactly": exactly} | moved
 
     def _squares(self, rows: Tensor) -> Tensor:
-        return rows.square() if self.by_element else _rows(rows.square())
+        return rows.square() if self.by_element else row_sums(rows.square())
 
-    def _times(
-        self, matrices: Parts, rows: Tensor, scale: float = 1.0, *, is_transposed: bool = False
-    ) -> Parts:
+    def _times(self, matrices: Parts, rows: Tensor, scale: float = 1.0) -> Parts:
         squares = scale**2 * self._squares(rows)
-        return {
-            name: (one.mT if is_transposed else one) @ squares for name, one in matrices.items()
-        }
+        return {name: one @ squares for name, one in matrices.items()}
 
 
-def _rows(of: Tensor) -> Tensor:
+def row_sums(of: Tensor) -> Tensor:
     return of.sum(-1, keepdim=True)

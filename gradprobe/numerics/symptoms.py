@@ -1,20 +1,29 @@
-"""What the errors of recovered values look like: one factor, rows that are lost, another mask, a dO that is misread."""
+"""What one-hot problems say of a black box: how wrong each result is there, and what its errors look like."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ...model.case import Case
-from ...model.number import in_words, spans
-from ...reference import Attention, evaluate
-from ..budget import quotient_error, slope_of
-from ..compare import allowed_on, tiles_of
-from ..evidence import MeasuredRun
-from .recover import ZERO_KEYS, RecoveredValues, shown_together
+from ..model.case import Case
+from ..model.intermediates import MATRIX_OF
+from ..model.number import in_words, spans
+from ..reference import Attention, evaluate
+from ..runtime.run import Trace
+from .budget import RECOVERABLE, quotient_error, slope_of
+from .compare import Comparison, allowed_on, tiles_of
+from .evidence import MeasuredRun
+from .finding import Finding
+from .one_hot import ZERO_KEYS, RecoveredValues, shown_together
 
+RIGHT, COARSE, WRONG = range(3)
+"""Within the contract's budget; within that of the coarser arithmetic that such a kernel may have; beyond."""
+Measure = Callable[..., MeasuredRun]
+"""Compares a trace with the reference: given the values that it came of, the trace, how its intermediates were
+recovered, and by `coarse` whether to judge by the arithmetic that is coarser than the contract."""
 ZERO = ", 0 throughout"
 """What is said of a dS of which nothing came."""
 # What an explanation may leave of a squared error.
@@ -27,6 +36,136 @@ _ALIKE = 0.02
 _AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
 # What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
 _ROUNDED = 2.0**-10
+
+
+@dataclass(frozen=True)
+class ResultEvidence:
+    """What one exported result says of one intermediate: dV of P, dQ of dS, dK of dS, and each of itself.
+
+    Its sums have one term where the ordinary ones have many: a coarser arithmetic than the contract's shows whole here,
+    and averages out there. So what the ordinary run has right is wrong here beyond that arithmetic alone. And where the
+    ordinary run has it more wrong than this, this does not reach what is wrong there.
+    """
+
+    name: str
+    through: str
+    grade: int
+    beside: int
+    """The grade of the exported result in the ordinary run."""
+    whole: int
+    """The grade of the exported result here, its other elements included."""
+    ratio: float
+    """The worst error as a multiple of what the contract allows."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is of an intermediate that a gradient shows, not of the result itself."""
+        return self.name != self.through
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.grade == WRONG or self.grade == self.beside == COARSE
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is held to the coarser arithmetic, and keeps it."""
+        return self.grade == COARSE and not self.is_wrong
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether what is wrong in the ordinary run shows here too."""
+        return self.beside <= self.whole
+
+    @property
+    def note(self) -> str:
+        """The disagreement of one that is coarse, in words."""
+        seen = f", seen through {self.through}," if self.is_shown else " of them"
+        return (
+            f"in one-hot problems {self.name}{seen} errs by {self.ratio:.3g}x what is allowed, and with the case's own "
+            f"values {self.through} is right: rather a coarser arithmetic than a wrong kernel"
+        )
+
+
+class Scales:
+    """What weighs the results of one-hot problems against those of the ordinary run."""
+
+    def __init__(self, measure: Measure, own: MeasuredRun, values: Mapping[str, Tensor]) -> None:
+        self._measure, self._own, self._values = measure, own, values
+        self._beside: dict[str, int] = {}
+
+    def all(self, recovered: RecoveredValues, measured: MeasuredRun) -> list[ResultEvidence]:
+        """What every exported result says; `measured` is the recovered trace, compared."""
+        findings, values = measured.comparison.findings, recovered.trace.values
+        exported = [
+            self._evidence(recovered, name, name, values[name], findings[name])
+            for name in findings
+            if not recovered.is_read(name)
+        ]
+        return exported + self.shown(recovered, exported, findings)
+
+    def shown(
+        self,
+        recovered: RecoveredValues,
+        before: list[ResultEvidence],
+        known: Mapping[str, Finding] = {},
+    ) -> list[ResultEvidence]:
+        """What each gradient shows of its intermediate.
+
+        Args:
+            before: what is known of how wrong the gradients are.
+            known: the findings of what was recovered, where that was compared.
+        """
+        whole, found = {one.through: one.whole for one in before}, []
+        for through, value in recovered.by.items():
+            evidence = self.of(recovered, through, value, known)
+            found.append(replace(evidence, whole=max(evidence.grade, whole.get(through, RIGHT))))
+        return found
+
+    def of(
+        self,
+        recovered: RecoveredValues,
+        through: str,
+        value: Tensor,
+        known: Mapping[str, Finding] = {},
+    ) -> ResultEvidence:
+        """What a gradient shows of its intermediate, by the value that it shows."""
+        name = MATRIX_OF[through]
+        is_own = recovered.is_read(name) and value is recovered.trace.values.get(name)
+        if not (is_own and name in known):
+            known = self._alone(recovered, name, value).findings
+        return self._evidence(recovered, name, through, value, known[name])
+
+    def _evidence(
+        self, recovered: RecoveredValues, name: str, through: str, value: Tensor, finding: Finding
+    ) -> ResultEvidence:
+        grade = RIGHT
+        if finding.mismatched:
+            grade = COARSE if self._alone(recovered, name, value, coarse=True).matches else WRONG
+        beside = self._beside_of(through)
+        return ResultEvidence(name, through, grade, beside, grade, finding.max_ratio)
+
+    def _beside_of(self, name: str) -> int:
+        """The grade of a result of the ordinary run."""
+        if name not in self._beside:
+            self._beside[name], finding = RIGHT, self._own.comparison.findings.get(name)
+            if finding is not None and finding.mismatched:
+                came = _only(name, self._own.trace.values[name])
+                alone = self._measure(self._values, came, coarse=True)
+                self._beside[name] = COARSE if alone.comparison.matches else WRONG
+        return self._beside[name]
+
+    def _alone(
+        self, recovered: RecoveredValues, name: str, value: Tensor, *, coarse: bool = False
+    ) -> Comparison:
+        # What a gradient shows was read, even where the target exposes it besides.
+        is_read = value is not recovered.trace.values.get(name) or recovered.is_read(name)
+        recovery = replace(recovered.recovery, names=frozenset(RECOVERABLE if is_read else ()))
+        alone = self._measure(recovered.values, _only(name, value), recovery, coarse=coarse)
+        return alone.comparison
+
+
+def _only(name: str, value: Tensor) -> Trace:
+    return Trace({name: value}, {name: "exported"})
 
 
 def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> str:
@@ -103,7 +242,12 @@ def _of_entries(recovered: RecoveredValues, p: Tensor) -> list[str]:
         missing = valid & (actual == 0) & (expected > _SEEN)
         hidden += int(missing.sum())
         scattered |= bool((missing & ~gone[..., None]).any())
-        alike &= _one_factor_a_row(actual * valid, expected * (actual != 0))
+        seen, due = actual * valid, expected * (actual != 0)
+        factor = (seen * due).sum(-1, keepdim=True) / (due * due).sum(-1, keepdim=True).clamp(
+            min=1e-300
+        )
+        off = (seen - factor * due).abs()
+        alike &= bool((off <= _ALIKE * factor * due.amax(-1, keepdim=True)).all())
     if alike and (leaked or scattered):
         counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
         counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
@@ -112,11 +256,6 @@ def _of_entries(recovered: RecoveredValues, p: Tensor) -> list[str]:
         rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
         return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
     return []
-
-
-def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
-    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-    return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
 
 
 def _of_factors(recovered: RecoveredValues, p: Tensor, *, may_read_lse: bool) -> list[str]:

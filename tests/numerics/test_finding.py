@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.model.layout_run import HIDDEN, LEVELS
-from gradprobe.numerics.tally import MOST_CELLS, Grid, Judgement, Tally
+from gradprobe.numerics.finding import MOST_CELLS, Finding, Grid, Judgement
 from gradprobe.reference import Tile
 from tests.emulated import case_of
 
@@ -80,15 +80,15 @@ def finding_of(errors, bounds, *, parts=1):
     """dQ of one head whose expected values are 1, added in tiles of rows."""
     error, bound = (torch.tensor(one, dtype=torch.float64) for one in (errors, bounds))
     case = case_of("softmax", batch=1, heads=1, seqlen=len(errors), head_dim=len(errors[0]))
-    tally = Tally(case, "dQ", (1, 1, *error.shape))
+    finding = Finding.empty(case, "dQ", (1, 1, *error.shape))
     step = len(errors) // parts
     for first in range(0, len(errors), step):
         rows = slice(first, first + step)
         actual, allowed = 1 + error[None, rows], bound[None, rows]
         tile = Tile(0, slice(0, 1), rows)
         right = (actual - 1).abs() <= allowed
-        tally.add(tile, Judgement(actual, torch.ones_like(actual), allowed, right), None)
-    return tally.finding()
+        finding.add(tile, Judgement(actual, torch.ones_like(actual), allowed, right), None)
+    return finding
 
 
 @pytest.mark.parametrize(

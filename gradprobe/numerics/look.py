@@ -6,18 +6,32 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec import structs
 from torch import Tensor
 
-from ...model.assignment import Assigned
-from ...model.case import Case
-from ...model.intermediates import MATRIX_OF
-from ...model.layout_run import MISMATCH
-from ...model.number import listed
-from ...runtime.run import Trace
-from ..evidence import BlackBoxEvidence, MeasuredRun
-from .facts import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, reread_do, shape_of_p
-from .recover import QUOTIENTS, SUMS, RecoveredValues, recover
-from .scales import RIGHT, Measure, ResultEvidence, Scales, inseparable, joined
+from ..model.assignment import Assigned
+from ..model.case import Case
+from ..model.intermediates import MATRIX_OF, names
+from ..model.layout_run import MISMATCH, Element
+from ..model.number import listed
+from ..runtime.run import Trace
+from .compare import promoted
+from .evidence import BlackBoxEvidence, MeasuredRun
+from .finding import Finding, RisingErrors
+from .locate import locate
+from .one_hot import QUOTIENTS, SUMS, RecoveredValues, recover
+from .symptoms import (
+    RIGHT,
+    ZERO,
+    Measure,
+    ResultEvidence,
+    Scales,
+    are_one_fault,
+    factor_in_words,
+    is_one_delta_a_row,
+    reread_do,
+    shape_of_p,
+)
 
 _ONLY_HERE = (
     "with the case's own values all that is exported is right; in one-hot problems it is not"
@@ -53,16 +67,14 @@ class Examiner:
         return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
 
     def compared(self, recovered: RecoveredValues) -> MeasuredRun:
-        """What was recovered, judged."""
         return self.measure(recovered.values, recovered.trace, recovered.recovery)
 
     def with_sums(self, recovered: RecoveredValues) -> RecoveredValues:
         """With the totals that it exposes, of the first probe alone."""
         if not set(SUMS) & self.own.trace.values.keys() - recovered.trace.values.keys():
             return recovered
-        return recovered.with_sums(
-            self.run(self.assigned, self.case, recovered.values, recovered.values)
-        )
+        alone = self.run(self.assigned, self.case, recovered.values, recovered.values)
+        return recovered.with_sums(alone)
 
 
 def look_inside(examiner: Examiner) -> BlackBoxEvidence:
@@ -76,7 +88,7 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
         measured, words = _with_a_fault(examiner, recovered, scales, evidence)
     elif any(one.is_coarse or not one.is_reached for one in evidence):
         # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
-        recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
+        recovered, unreached = _reached(examiner, recovered, evidence)
         coarse = [one for one in evidence if one.is_coarse and one.beside == RIGHT]
         notes = {one.through: one.note for one in coarse}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
@@ -95,10 +107,9 @@ def _with_a_fault(
     exported = [one for one in evidence if not one.is_shown]
     of_shown = [one for one in evidence if one.is_shown]
     evidence = [*exported, *scales.shown(recovered, of_shown)]
-    recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
-    recovered, of_ds = _either_ds(
-        examiner, recovered, [one for one in evidence if one.is_reached]
-    )
+    recovered, unreached = _reached(examiner, recovered, evidence)
+    reached = [one for one in evidence if one.is_reached]
+    recovered, of_ds = _either_ds(examiner, recovered, reached)
     recovered = examiner.with_sums(recovered)
     measured, of_dp = _separated(examiner, recovered)
     shapes: list[str] = []
@@ -132,19 +143,16 @@ def _of_one_result(
     return examiner.compared(recovered.without(matrix, *QUOTIENTS)), [words]
 
 
-def _held_to_coarser(
-    recovered: RecoveredValues, evidence: list[ResultEvidence]
-) -> RecoveredValues:
-    """The same, with what is coarse and not wrong held to the coarser arithmetic."""
-    wrong = {one.name for one in evidence if one.is_wrong}
-    coarse = frozenset(one.name for one in evidence if one.is_coarse) - wrong
-    return replace(recovered, recovery=replace(recovered.recovery, coarse=coarse))
-
-
 def _reached(
     examiner: Examiner, recovered: RecoveredValues, evidence: list[ResultEvidence]
 ) -> tuple[RecoveredValues, list[str]]:
-    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
+    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run.
+
+    What is coarse and not wrong is held to the coarser arithmetic.
+    """
+    wrong = {one.name for one in evidence if one.is_wrong}
+    coarse = frozenset(one.name for one in evidence if one.is_coarse) - wrong
+    recovered = replace(recovered, recovery=replace(recovered.recovery, coarse=coarse))
     missed = [one for one in evidence if one.is_shown and not one.is_reached]
     if not missed:
         return recovered, []
@@ -208,19 +216,18 @@ def _either_ds(
     that dS are of one kernel and belong together.
     """
     of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
-    factors = {
-        one.through: factor_in_words(recovered, "dS", recovered.by[one.through])
-        for one in of_ds
-        if one.is_wrong
-    }
-    right = [one.through for one in of_ds if not one.is_wrong]
+    factors, right = dict[str, str](), [one.through for one in of_ds if not one.is_wrong]
+    for one in of_ds:
+        if one.is_wrong:
+            by = recovered.by[one.through]
+            factors[one.through] = factor_in_words(recovered, "dS", by)
     two = len(factors) == 2 and not are_one_fault(recovered)
     words: list[str] = []
     # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
     if factors and not (two and examiner.of_one_kernel):
         words.append(_of_kernels(examiner, factors, right, two=two))
-    odd_p = "P" in recovered.trace.values
-    odd_p = odd_p and any(one.name == "P" and one.is_wrong for one in evidence)
+    odd_p = any(one.name == "P" and one.is_wrong for one in evidence)
+    odd_p = odd_p and "P" in recovered.trace.values
     if odd_p:
         dv = recovered.by.get("dV")
         of_p = "" if dv is None else factor_in_words(recovered, "P", dv)
@@ -231,10 +238,11 @@ def _either_ds(
             beside = f", while dS is right in {listed(right)}" if right else ""
             words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
     if two or (factors and right):
-        of_dk = recovered.with_matrices({"dS": recovered.by["dK"]})
         # That dK is 0 of a dS that is 0 throughout explains nothing.
-        tells = odd_p and factors.get("dK") != ZERO
-        recovered = of_dk if tells else recovered.without("dS", *QUOTIENTS)
+        if odd_p and factors.get("dK") != ZERO:
+            recovered = recovered.with_matrices({"dS": recovered.by["dK"]})
+        else:
+            recovered = recovered.without("dS", *QUOTIENTS)
     return recovered, words
 
 
@@ -250,10 +258,8 @@ def _of_kernels(
     (wrong,), (other,) = factors, right
     if examiner.own.comparison.findings[other].mismatched:
         return f"{wrong} shows dS wrong{how}; {other}, which is wrong too, shows it right"
-    return (
-        f"the kernel of {wrong} is at fault: {wrong} shows dS wrong{how}; "
-        f"dS in the kernel of {other} is right"
-    )
+    said = f"the kernel of {wrong} is at fault: {wrong} shows dS wrong{how}"
+    return f"{said}; dS in the kernel of {other} is right"
 
 
 def _separated(examiner: Examiner, recovered: RecoveredValues) -> tuple[MeasuredRun, list[str]]:
@@ -290,3 +296,59 @@ def _with_one_do(examiner: Examiner, recovered: RecoveredValues) -> RecoveredVal
     if recovered.trace.values["dS"] is recovered.by.get("dK"):
         found["dS"] = again.by["dK"]
     return examiner.with_sums(again.with_matrices(found))
+
+
+def joined(own: MeasuredRun, inner: MeasuredRun) -> MeasuredRun:
+    """What a report shows of a run that was looked into: what the target exposed as it came.
+
+    Where that is wrong, and inherits it in the one-hot problems from parents that the ordinary run does not show, it
+    is called inherited.
+    """
+    of_own, of_inner, findings = own.comparison.findings, inner.comparison.findings, {}
+    for name in names():
+        if name in of_own:
+            findings[name] = _blamed(of_own[name], of_inner.get(name))
+        elif name in of_inner:
+            findings[name] = of_inner[name]
+    reading = inner.comparison.reading.items()
+    comparison = replace(
+        own.comparison,
+        findings=findings,
+        absent=tuple(name for name in own.comparison.absent if name not in findings),
+        reading={name: most for name, most in reading if name not in of_own},
+    )
+    sources = {name: (own if name in of_own else inner).trace.sources[name] for name in findings}
+    trace, first = replace(own.trace, sources=sources), _first(own, inner, findings)
+    return replace(own, trace=trace, comparison=promoted(comparison), first=first)
+
+
+def _first(
+    own: MeasuredRun, inner: MeasuredRun, findings: Mapping[str, Finding]
+) -> Element | None:
+    """The first mismatch, in the run whose it is."""
+    name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
+    if name is None:
+        return None
+    run, of = (own, findings) if name in own.trace.values else (inner, inner.comparison.findings)
+    first = locate(run.x, run.trace, replace(run.comparison, findings={name: of[name]}))
+    if first and name == "dP" and run is inner:
+        first = structs.replace(first, inseparable=inseparable(inner.trace, findings))
+    return first
+
+
+def inseparable(trace: Trace, findings: Mapping[str, Finding]) -> tuple[str, ...]:
+    """What may be wrong in dP's place: delta, where both were recovered and are wrong by themselves.
+
+    P and dS show dP - delta alone. Which part of that is delta is read where dP is 0, and only if delta is one a row.
+    """
+    wrong = [findings[name].status == MISMATCH for name in QUOTIENTS if name in findings]
+    return ("delta",) if wrong == [True, True] and trace.sources["dP"] == "recovered" else ()
+
+
+def _blamed(own: Finding, inner: Finding | None) -> Finding:
+    """A finding of the ordinary run, of whose wrong heads those inherit that do so in the one-hot problems."""
+    if inner is None or not own.mismatched:
+        return own
+    left = own.own.masked_fill((inner.wrong > 0) & (inner.own == 0), 0)
+    rising = own.rising_own if bool(left.any()) else RisingErrors()
+    return replace(own, own=left, rising_own=rising)

@@ -1,10 +1,10 @@
-"""Tally: counts the wrong elements of one intermediate, tile by tile. Finding: the counts, per head and row."""
+"""Finding: the wrong elements of one intermediate, counted tile by tile, per head and row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -74,7 +74,7 @@ class RisingErrors:
 
     def with_more(self, elements: Iterable[Element]) -> RisingErrors:
         found: list[Element] = []
-        for element in sorted([*self.elements, *elements], key=place_of):
+        for element in sorted([*self.elements, *elements], key=_place_of):
             if not found or element.ratio > found[-1].ratio:
                 found.append(element)
         return RisingErrors(tuple(found))
@@ -88,25 +88,37 @@ def _is_far_off(element: Element) -> bool:
     return element.ratio >= _OF_ONE_ORDER and error * _OF_ONE_ORDER >= abs(element.expected)
 
 
-def place_of(element: Element) -> ElementIndex:
+def _place_of(element: Element) -> ElementIndex:
     return element.batch or 0, element.head or 0, element.row or 0, element.col or 0
 
 
-@dataclass(frozen=True)
+def element_at(
+    case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float
+) -> Element:
+    """An element of an intermediate, with the tile of the score matrix that it belongs to."""
+    letters = slots(case.axes(name))
+    along = dict(zip(letters, at, strict=True))
+    batch, head, row, col = (at[slot] if letters[slot] else None for slot in range(4))
+    m, n = (
+        along[letter] // block if letter in along else None
+        for letter, block in (("m", case.block_m), ("n", case.block_n))
+    )
+    return Element(
+        intermediate=name, batch=batch, head=head or 0, row=row, col=col, tile=(m, n),
+        actual=Number(actual), expected=Number(expected), budget=Number(budget),
+    )  # fmt: skip
+
+
+@dataclass
 class Finding:
     """One intermediate, judged. Tensors are on the CPU, [B, H] or [B, H, R]; B is 1 where there is no batch axis."""
 
+    case: Case
     name: str
-    axes: str
-    total: int
-    non_finite: int
-    """Wrong elements that are NaN or infinite."""
-    max_abs_err: float
-    """Over the finite elements."""
+    shape: tuple[int, ...]
+    """[B, H, R, C] with 1 for what is not there."""
     ratio: Tensor
     """[B, H] the worst error as a multiple of the budget."""
-    rms_ratio: float
-    """The root mean square of the same over the elements that are allowed any error; infinite where one is NaN."""
     wrong: Tensor
     """[B, H] how many elements are wrong against the reference."""
     own: Tensor
@@ -123,8 +135,36 @@ class Finding:
     """Of the wrong elements that are not inherited."""
     rising: RisingErrors = RisingErrors()
     """Of all wrong elements."""
+    total: int = 0
+    non_finite: int = 0
+    """Wrong elements that are NaN or infinite."""
+    max_abs_err: float = 0.0
+    """Over the finite elements."""
+    squares: float = 0.0
+    """The sum of the squares of all ratios."""
     counted: int = 0
     """Elements that are allowed any error, or err by any."""
+
+    @staticmethod
+    def empty(case: Case, name: str, shape: tuple[int, ...]) -> Finding:
+        """What is known of an intermediate of which no tile was added yet."""
+        shape = tuple(shape) if case.axes(name)[0] in "b1" else (1, *shape)
+        shape += (1,) * (4 - len(shape))
+        zeros, heads = torch.zeros, shape[:2]
+        ratio, largest = (zeros(heads, dtype=torch.double) for _ in range(2))
+        wrong, own = (zeros(heads, dtype=torch.long) for _ in range(2))
+        rows, columns = (zeros((*heads, shape[axis]), dtype=torch.bool) for axis in (2, 3))
+        grid = Grid(case, name, shape)
+        return Finding(case, name, shape, ratio, wrong, own, rows, columns, largest, grid)
+
+    @property
+    def axes(self) -> str:
+        return self.case.axes(self.name)
+
+    @property
+    def rms_ratio(self) -> float:
+        """The root mean square of ratios over what is allowed any error; infinite where one is NaN."""
+        return math.sqrt(self.squares / max(self.counted, 1))
 
     @property
     def first(self) -> Element | None:
@@ -156,53 +196,6 @@ class Finding:
         lines = self.grid.signs()[batch, head].tolist() if self.wrong[batch, head] else ()
         return tuple(bytes(line).decode() for line in lines)
 
-
-def ranges_of(marks: Tensor) -> tuple[tuple[int, int], ...]:
-    """The rows or columns that are marked [n] as inclusive ranges."""
-    return tuple(spans(marks.nonzero().flatten().tolist()))
-
-
-def _status(wrong: int, own: int) -> str:
-    return MISMATCH if own else INHERITED if wrong else MATCH
-
-
-def element_at(
-    case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float
-) -> Element:
-    """An element of an intermediate, with the tile of the score matrix that it belongs to."""
-    along = dict(zip(slots(case.axes(name)), at, strict=True))
-    batch, head, row, col = (
-        place if letter else None
-        for letter, place in zip(slots(case.axes(name)), at, strict=True)
-    )
-    m, n = (
-        along[letter] // block if letter in along else None
-        for letter, block in (("m", case.block_m), ("n", case.block_n))
-    )
-    return Element(
-        intermediate=name, batch=batch, head=head or 0, row=row, col=col, tile=(m, n),
-        actual=Number(actual), expected=Number(expected), budget=Number(budget),
-    )  # fmt: skip
-
-
-class Tally:
-    """Adds up the verdicts on one intermediate."""
-
-    def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
-        self.name, self.case, self.axes = name, case, case.axes(name)
-        shape = tuple(shape) if self.axes[0] in "b1" else (1, *shape)
-        self.shape = shape + (1,) * (4 - len(shape))
-        """[B, H, R, C] with 1 for what is not there."""
-        self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
-        self.squares, self.counted = 0.0, 0
-        self.grid = Grid(case, name, self.shape)
-        heads, cols = self.shape[:2], self.shape[3]
-        self.ratio, self.largest = (torch.zeros(heads, dtype=torch.double) for _ in range(2))
-        self.wrong, self.own = (torch.zeros(heads, dtype=torch.long) for _ in range(2))
-        self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
-        self.wrong_columns = torch.zeros((*heads, cols), dtype=torch.bool)
-        self.rising_own, self.rising = RisingErrors(), RisingErrors()
-
     def add_whole(self, judged: Judgement, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
         n_batch, n_heads, n_rows, _ = self.shape
@@ -224,6 +217,7 @@ class Tally:
         """
         judged, place = judged.reshape(*judged.actual.shape[:2], -1), (tile.batch, tile.heads)
         error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
+        first = tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]
         self.max_abs_err = max(self.max_abs_err, float(_finite(error).max()))
@@ -231,67 +225,61 @@ class Tally:
         self.largest[place] = self.largest[place].maximum(largest)
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
-        worst = self.grid.add(tile, self._first_key(tile), ratio, judged.expected, valid)
+        worst = self.grid.add(tile, first, ratio, judged.expected, valid)
         self.ratio[place] = self.ratio[place].maximum(worst.cpu())
-        if bool(wrong.any()):
-            own = wrong if inherited is None else wrong & ~inherited.reshape(wrong.shape)
-            self._add_wrong(tile, wrong, own, judged)
-
-    def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judgement) -> None:
-        place, first = (tile.batch, tile.heads), self._first_key(tile)
+        if not bool(wrong.any()):
+            return
+        own = wrong if inherited is None else wrong & ~inherited.reshape(wrong.shape)
         self.wrong[place] += wrong.sum((1, 2)).cpu()
         self.own[place] += own.sum((1, 2)).cpu()
         self.wrong_rows[tile.batch, tile.heads, tile.rows] |= wrong.any(-1).cpu()
         self.wrong_columns[place][..., first : first + wrong.shape[-1]] |= wrong.any(1).cpu()
         self.non_finite += int((wrong & ~judged.actual.isfinite()).sum())
-        ratio = judged.ratio
-        self.rising_own = self.rising_own.with_more(self._risen(tile, own, ratio, judged))
-        self.rising = self.rising.with_more(self._risen(tile, wrong, ratio, judged))
+        start = (tile.heads.start, tile.rows.start, first)
+        of = (tile.batch, start, ratio, judged)
+        self.rising_own = self.rising_own.with_more(self._risen(own, *of))
+        self.rising = self.rising.with_more(self._risen(wrong, *of))
 
     def _risen(
-        self, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement
-    ) -> Iterator[Element]:
+        self, mask: Tensor, batch: int, start: tuple[int, int, int], ratio: Tensor, judged: Judgement
+    ) -> Iterator[Element]:  # fmt: skip
         """The elements of a mask that are further off than all before them, by head, row and column."""
         masked = ratio.masked_fill(~mask, -1.0).flatten()
         before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
-        first, (_, rows, cols) = self._first_key(tile), ratio.shape
+        _, rows, cols = ratio.shape
         for number in (masked > before).nonzero().flatten().tolist():
             h, r, c = number // (rows * cols), number // cols % rows, number % cols
-            at = (tile.batch, tile.heads.start + h, tile.rows.start + r, first + c)
+            at = (batch, start[0] + h, start[1] + r, start[2] + c)
             numbers = (float(part[h, r, c]) for part in judged[:3])
             yield element_at(self.case, self.name, at, *numbers)
 
-    def _first_key(self, tile: Tile) -> int:
-        return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
-
-    def finding(self) -> Finding:
-        """What the tiles came to."""
-        names = [one.name for one in fields(Finding) if one.name != "rms_ratio"]
-        rms_ratio = math.sqrt(self.squares / max(self.counted, 1))
-        return Finding(**{name: getattr(self, name) for name in names}, rms_ratio=rms_ratio)
-
-    def add_heads(self, finding: Finding, batch: int, heads: slice) -> None:
+    def add_heads(self, part: Finding, batch: int, heads: slice) -> None:
         """Adds what was found of some heads of a batch alone, in place of what was known of them."""
         place = slice(batch, batch + 1), heads
-        pairs = ((self, finding, _OF_HEADS), (self.grid, finding.grid, _OF_GRID))
-        for whole, part, names in pairs:
-            for name in names:
-                getattr(whole, name)[place] = getattr(part, name)
-        self.total += finding.total
-        self.non_finite += finding.non_finite
-        self.max_abs_err = max(self.max_abs_err, finding.max_abs_err)
-        self.squares += finding.rms_ratio**2 * finding.counted
-        self.counted += finding.counted
+        for name in ("ratio", "wrong", "own", "wrong_rows", "wrong_columns", "largest"):
+            getattr(self, name)[place] = getattr(part, name)
+        for name in ("worst", "flows", "seen"):
+            getattr(self.grid, name)[place] = getattr(part.grid, name)
+        self.total += part.total
+        self.non_finite += part.non_finite
+        self.max_abs_err = max(self.max_abs_err, part.max_abs_err)
+        self.squares += part.squares
+        self.counted += part.counted
         for name in ("rising_own", "rising"):
-            elements = [
-                structs.replace(element, batch=batch, head=heads.start + (element.head or 0))
-                for element in getattr(finding, name).elements
-            ]
+            elements = []
+            for element in getattr(part, name).elements:
+                head = heads.start + (element.head or 0)
+                elements.append(structs.replace(element, batch=batch, head=head))
             setattr(self, name, getattr(self, name).with_more(elements))
 
 
-_OF_HEADS = ("ratio", "wrong", "own", "wrong_rows", "wrong_columns", "largest")
-_OF_GRID = ("worst", "flows", "seen")
+def _status(wrong: int, own: int) -> str:
+    return MISMATCH if own else INHERITED if wrong else MATCH
+
+
+def ranges_of(marks: Tensor) -> tuple[tuple[int, int], ...]:
+    """The rows or columns that are marked [n] as inclusive ranges."""
+    return tuple(spans(marks.nonzero().flatten().tolist()))
 
 
 def _finite(tensor: Tensor) -> Tensor:
@@ -317,7 +305,7 @@ class Grid:
         rows, cols = tile_of(case, case.axes(name), width)
         while (down := -(-height // rows)) * (across := -(-width // cols)) > MOST_CELLS:
             rows, cols = (rows * 2, cols) if down >= across else (rows, cols * 2)
-        self.cell, self.counts = (rows, cols), (down, across)
+        self.cell = (rows, cols)
         self.worst = torch.zeros(*shape[:2], down, across, dtype=torch.double)
         self.flows = torch.zeros(self.worst.shape, dtype=torch.bool)
         """Whether anything but 0 is expected there."""

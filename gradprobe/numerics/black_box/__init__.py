@@ -1,1 +1,0 @@
-"""What a black box computes inside, found by one-hot problems."""
