@@ -239,7 +239,8 @@ def _by_chance(checks: int, *heads: HeadScatter) -> float:
     freedom = variance**2 / max(sum(head.scatter**2 / (head.rows - 1) for head in heads), 1e-300)
     # Wallace (1959), within 2 % from three degrees of freedom on.
     z = -NormalDist().inv_cdf(FALSE_ALARMS / (3 * checks)) * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)) * variance)
+    by_chance = math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)) * variance)
+    return min(by_chance, 300.0)  # of so few rows anything may be; exp holds that
 
 
 def rounded_besides(

@@ -115,6 +115,7 @@ class Finding:
 
     case: Case
     name: str
+    axes: str
     shape: tuple[int, ...]
     """[B, H, R, C] with 1 for what is not there."""
     ratio: Tensor
@@ -148,18 +149,15 @@ class Finding:
     @staticmethod
     def empty(case: Case, name: str, shape: tuple[int, ...]) -> Finding:
         """What is known of an intermediate of which no tile was added yet."""
-        shape = tuple(shape) if case.axes(name)[0] in "b1" else (1, *shape)
+        axes = case.axes(name)
+        shape = tuple(shape) if axes[0] in "b1" else (1, *shape)
         shape += (1,) * (4 - len(shape))
         zeros, heads = torch.zeros, shape[:2]
         ratio, largest = (zeros(heads, dtype=torch.double) for _ in range(2))
         wrong, own = (zeros(heads, dtype=torch.long) for _ in range(2))
         rows, columns = (zeros((*heads, shape[axis]), dtype=torch.bool) for axis in (2, 3))
-        grid = Grid(case, name, shape)
-        return Finding(case, name, shape, ratio, wrong, own, rows, columns, largest, grid)
-
-    @property
-    def axes(self) -> str:
-        return self.case.axes(self.name)
+        heads_of = (ratio, wrong, own, rows, columns, largest)
+        return Finding(case, name, axes, shape, *heads_of, Grid(case, name, shape))
 
     @property
     def rms_ratio(self) -> float:
@@ -220,8 +218,8 @@ class Finding:
         first = tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]
-        self.max_abs_err = max(self.max_abs_err, float(_finite(error).max()))
-        largest = _finite(judged.expected.abs()).amax((1, 2)).cpu()
+        self.max_abs_err = max(self.max_abs_err, float(error.nan_to_num(0.0, 0.0, 0.0).max()))
+        largest = judged.expected.abs().nan_to_num(0.0, 0.0, 0.0).amax((1, 2)).cpu()
         self.largest[place] = self.largest[place].maximum(largest)
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
@@ -280,10 +278,6 @@ def _status(wrong: int, own: int) -> str:
 def ranges_of(marks: Tensor) -> tuple[tuple[int, int], ...]:
     """The rows or columns that are marked [n] as inclusive ranges."""
     return tuple(spans(marks.nonzero().flatten().tolist()))
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    return tensor.where(tensor.isfinite(), tensor.new_zeros(()))
 
 
 # Of one head: 128 heads of ten intermediates take 300 kB of a report at most.
