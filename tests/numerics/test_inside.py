@@ -358,10 +358,7 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
 
 @pytest.mark.parametrize(
     ("of_dq", "of_dkdv", "times", "own"),
-    [
-        (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
-        (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
-    ],
+    [(None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}), (HALF_DP, ROWS_OF_P, None, {"P", "dQ"})],
     ids=["P, dQ x 2", "dP and P"],
 )
 def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
