@@ -83,7 +83,7 @@ def rounded_operand(
     operands = [
         Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways
     ]
-    for operand in sorted(operands, key=lambda one: one.name != EACH):
+    for operand in sorted(operands, key=lambda operand: operand.name != EACH):
         if operand.name == EACH and (operand.in_forward or is_exact):
             continue
         if (evaluation := _evaluation_of(x, operand)) is None:

@@ -93,11 +93,11 @@ def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> Conventi
     values = _expected(case, x, name)
     expected = values[name]
     size = expected[expected.isfinite()].abs().max()
-    for one in _relations(case, name, actual, values):
-        read = one.read(actual)
+    for relation in _relations(case, name, actual, values):
+        read = relation.read(actual)
         near = (read == expected) | ((read - expected).abs() <= NEAR * size)
         if bool(near.double().mean() > 0.9):  # the budget is asked afterwards
-            return one
+            return relation
     return None
 
 

@@ -217,10 +217,8 @@ def _either_ds(
     """
     of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
     factors, right = dict[str, str](), [one.through for one in of_ds if not one.is_wrong]
-    for one in of_ds:
-        if one.is_wrong:
-            by = recovered.by[one.through]
-            factors[one.through] = factor_in_words(recovered, "dS", by)
+    for through in (one.through for one in of_ds if one.is_wrong):
+        factors[through] = factor_in_words(recovered, "dS", recovered.by[through])
     two = len(factors) == 2 and not are_one_fault(recovered)
     words: list[str] = []
     # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.

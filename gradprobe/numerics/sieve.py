@@ -171,7 +171,7 @@ class _JudgedRun:
     def part(self, tensor: Tensor, name: str, block: Block | None) -> Tensor:
         return tensor if block is None else block.of(tensor, self.run.case.axes(name))
 
-    def held(
+    def errors_in(
         self, name: str, block: Block | None, expected: Tensor, bound: Tensor, free: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The errors of a block, or of all, and what is allowed of each; kept.
@@ -224,7 +224,7 @@ class _JudgedRun:
             heads = block.kv_heads if name in BY_KEY else block.heads
             self.findings[name].add_heads(finding, block.batch, heads)
             if name in self.kept:
-                self.held(name, block, comparison.expected[name], comparison.bounds[name])
+                self.errors_in(name, block, comparison.expected[name], comparison.bounds[name])
 
     def together(self, whole: Callable[[], Comparison]) -> Comparison:
         """The comparison of the run; `whole` makes the same at once where values are asked for."""
@@ -270,7 +270,7 @@ class _SiftedBlock:
                 free = (
                     ~self.live if name == "LSE" else None
                 )  # what no key is seen by, nothing reads
-                error, bound = self.judged.held(name, self.block, expected, sums, free)
+                error, bound = self.judged.errors_in(name, self.block, expected, sums, free)
                 self.errors[name].append(errors_of(error[0], bound[0]))
         errors = {}
         for name, parts in self.errors.items():
@@ -372,8 +372,8 @@ def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> _Ju
             return None
         tick(done / len(every))
     for name, expected in totals.expected.items():
-        held = judged.held(name, None, expected, totals.bound(name, run.precision))
-        if not judged.judge(name, None, *held):
+        errors = judged.errors_in(name, None, expected, totals.bound(name, run.precision))
+        if not judged.judge(name, None, *errors):
             return None
     return judged
 
