@@ -55,7 +55,7 @@ def report_of(probed: ProbeResult, close_ups: Iterable[CloseUp] = ()) -> Report:
         runs=runs,
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
         listings=_listings(probed),
-        error=_compile_failure(probed),
+        error=_compile_failure(probed) if probed.compile_errors else None,
         coarser=tuple(coarser.values()),
         target_warnings=probed.warned,
         compared=add_counts(map(attrgetter("compared"), runs)),
@@ -74,9 +74,7 @@ def _listings(probed: ProbeResult) -> tuple[Listing, ...]:
     return listings_of(wheres)
 
 
-def _compile_failure(probed: ProbeResult) -> Error | None:
-    if not probed.compile_errors:
-        return None
+def _compile_failure(probed: ProbeResult) -> Error:
     first, *others = probed.compile_errors
     matches = "" if probed.failing else "matches in the interpreter, but "
     code = [f"    {first.code}"] if first.code else []

@@ -133,12 +133,9 @@ def cores() -> int:
 
 def free(root: Path = Path("/")) -> int:
     """The bytes that are free on this machine and in every control group (version 2) of this process."""
-    return max(0, min([_of_the_machine(root), *_of_groups(root)]))
-
-
-def _of_the_machine(root: Path) -> int:
     found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return int(found[1]) << 10 if found else os.sysconf("SC_PHYS_PAGES") * _PAGE
+    machine = int(found[1]) << 10 if found else os.sysconf("SC_PHYS_PAGES") * _PAGE
+    return max(0, min([machine, *_of_groups(root)]))
 
 
 def _of_groups(root: Path) -> Iterator[int]:
