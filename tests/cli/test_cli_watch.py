@@ -78,7 +78,7 @@ def test_a_module_that_is_missing_is_waited_for_and_a_crash_ends_one_check(folde
 
 
 def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
-    assert run("watch own.py:backwards").code == 2
+    assert run("watch absent.py:backward").code == 2
     find = importlib.util.find_spec
     without = lambda name: None if name == "watchfiles" else find(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
