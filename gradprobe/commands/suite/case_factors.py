@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, product
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -80,16 +81,16 @@ _MASKS = (
 FACTORS: tuple[tuple[Level, ...], ...] = (
     tuple(Level(name, {"dtype": name}) for name in ("float32", "float16", "bfloat16")),
     _MASKS,
-    tuple(Level(name, sized="seqlen") for name in _LENGTHS),
+    tuple(map(partial(Level, sized="seqlen"), _LENGTHS)),
     (
         Level(_EQUAL, sized="seqlen"),
         *(Level(name, {}, (), _SOFTMAX, _DIFFER, "seqlen") for name in _UNEQUAL),
     ),
     tuple(Level(name, {"pattern": name}) for name in ("normal", "small", "large", "negative", "positive")),
-    tuple(_laid("do", name) for name in ("contiguous", "blhd", "expanded", "distinct", "distinct-unit")),
+    tuple(map(partial(_laid, "do"), ("contiguous", "blhd", "expanded", "distinct", "distinct-unit"))),
     (
-        *(_laid("qkv", name) for name in ("contiguous", "blhd", "packed")),
-        _laid("all", "distinct"), _laid("all", "distinct-unit"),
+        _laid("qkv", "contiguous"), _laid("qkv", "blhd"), _laid("qkv", "packed"), _laid("all", "distinct"),
+        _laid("all", "distinct-unit"),
     ),
     (
         Level("ungrouped", sized="heads"),

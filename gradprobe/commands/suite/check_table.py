@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from rich.text import Text
@@ -145,7 +146,7 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
 
 
 def _counts(several: Reports, seconds: float) -> str:
-    found, made = Counter(report.verdict for report in several.counted), len(several.counted)
+    found, made = Counter(map(attrgetter("verdict"), several.counted)), len(several.counted)
     counts = [f"{found[word]} {word}" for word in (MATCH, MISMATCH) if found[word]]
     counts += [plural(found[FAILED], FAILED)] if found[FAILED] else []
     counts = counts or ["none made"]
@@ -176,7 +177,7 @@ def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
 
 def _warnings(several: Reports, look: Terminal) -> list[Text]:
     """What is told and does not count, a line for each reason; with what was raised, each once."""
-    warned = [report for report in several.reports if report.is_warning]
+    warned = list(filter(attrgetter("is_warning"), several.reports))
     words = [(report.title, report.warnings[0].words) for report in warned]
     lines, told = _with_reasons(COUNTED, words, _STYLES[WARNING], look), set()
     for report in warned:
@@ -239,10 +240,10 @@ def _listed(titles: Sequence[str], between: str = ", ") -> str:
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     """Several checks that were made before, as they are shown when they are made."""
-    titles = [report.title for report in several.reports]
-    table = CheckTable([*titles, *(case.title for case in several.not_taken or ())], look)
+    titles = map(attrgetter("title"), (*several.reports, *(several.not_taken or ())))
+    table = CheckTable(list(titles), look)
     yield from table.head()
-    for report in sorted(several.reports, key=lambda report: report.number):
+    for report in sorted(several.reports, key=attrgetter("number")):
         yield from table.line_of(report)
     seconds = sum(report.seconds.get("total", 0.0) for report in several.reports)
     yield from closing(several, look, seconds, tracebacks)

@@ -6,7 +6,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, filterfalse
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -58,8 +59,7 @@ def folded_by_cause(
         closer: of one of them what came of a check that looked closer. A cause that it names is that of all that were
             like it before.
     """
-    counted = [report for report in reports if not report.is_warning]
-    counted.sort(key=lambda report: report.number)
+    counted = sorted(filterfalse(attrgetter("is_warning"), reports), key=attrgetter("number"))
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in counted:
         if report.verdict in (MISMATCH, FAILED):
@@ -118,8 +118,8 @@ def _group(reports: Sequence[Report], common: tuple[str, ...]) -> FailureGroup:
         verdict=first.verdict,
         cause=_cause(first),
         summary=first.causes[0].summary if first.causes else "",
-        titles=tuple(report.title for report in reports),
-        numbers=tuple(report.number for report in reports),
+        titles=tuple(map(attrgetter("title"), reports)),
+        numbers=tuple(map(attrgetter("number"), reports)),
         common=common,
     )
 
@@ -274,14 +274,14 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
         choices = combinations(telling, size)
         found = [some for some in choices if not set(some[0]).intersection(*some[1:])]
         if len(found) == 1 and math.comb(len(telling), size) <= _CHANCE * tables:
-            *others, last = (telling[having] for having in found[0])
+            *others, last = map(telling.__getitem__, found[0])
             both = "both" if size == 2 else "all"
             return (f"{head} {', '.join(others)} and {last}, no match has {both}",)
         if found:  # chance, or another choice, would do as well
             break
     rare = []
     for having, words in telling.items():
-        few = _count([matching[at] for at in having])
+        few = _count(map(matching.__getitem__, having))
         # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
         chance = len(telling) * math.comb(count + few, count) / math.comb(count + matches, count)
         if chance < _CHANCE:
@@ -308,4 +308,4 @@ def _sharpest(
 
 
 def _count(instances: Iterable[Instance]) -> int:
-    return len({number for number, _ in instances})
+    return len(dict(instances))

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,7 +85,7 @@ class Journal:
             stream.seek(-torn, os.SEEK_END)
             stream.truncate()
             # Of a check whose process died nobody knows what it was made of: it is made again.
-            reports = [report for report in reports if report.sources]
+            reports = list(filter(attrgetter("sources"), reports))
             changed = [] if version == __version__ else ["gradprobe"]
             for report in reports:
                 changed += changed_since(report)

@@ -87,7 +87,7 @@ def code_of_report(report: Report) -> int:
 
 def code_of_reports(several: Reports) -> int:
     """That of the command that made them; nothing compared is no match."""
-    codes = [code_of_report(report) for report in several.reports]
+    codes = list(map(code_of_report, several.reports))
     return code_of(codes) if several.counted else Failure.exit_code
 
 

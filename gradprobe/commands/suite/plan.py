@@ -76,7 +76,7 @@ class PlannedCheck:
         options = self.request.options
         if "layout" in options:
             return (" ".join(options["layout"]),)
-        asked = tuple(parse_run(word) for word in options.get("runs") or ())
+        asked = tuple(map(parse_run, options.get("runs") or ()))
         return tuple(map(run_name, planned_runs(asked, are_saved="inputs" in options)))
 
     @property

@@ -6,6 +6,7 @@ import sys
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import SCALED
@@ -55,7 +56,7 @@ class Runner:
     @property
     def so_far(self) -> Reports:
         return Reports(
-            reports=tuple(outcome.report for outcome in (*self.checks, *self.warned)),
+            reports=tuple(map(attrgetter("report"), (*self.checks, *self.warned))),
             planned=self.expected,
             not_taken=tuple(self.plan.untaken) if self.plan.is_own else None,
             groups=self.groups,
@@ -172,7 +173,7 @@ class Runner:
     def fold(self, closer: CheckOutcome | None = None) -> None:
         """Folds what fails, once; `closer` is what a closer look at one of them came to."""
         if not self.groups:
-            reports = [outcome.report for outcome in self.checks]
+            reports = list(map(attrgetter("report"), self.checks))
             self.groups = folded_by_cause(reports, closer.report if closer else None)
 
     def _looked_into(self, failing: CheckOutcome) -> CheckOutcome:

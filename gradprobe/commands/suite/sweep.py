@@ -31,7 +31,7 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     Raises:
         UsageFailure: there are more than anybody waits for.
     """
-    count = math.prod(len(words) for words in values.values())
+    count = math.prod(map(len, values.values()))
     if count > LARGEST:
         words = f"sweep: {count:,} cases are more than {LARGEST:,}"
         raise UsageFailure(words, "give fewer values")
