@@ -1,4 +1,4 @@
-"""The errors of one target in one case, over several draws; how they are measured, and the file that keeps them."""
+"""The errors of one target in one case, over several draws: measured, kept in a file, and compared with it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich.text import Text
 
 from ..inputs.history import CheckRequest, is_sound
 from ..model.documents import document_of, parsed
 from ..model.failures import UsageFailure
+from ..model.number import plural
 from ..model.writing import replace_file
 from ..pipeline.run_check import run_check
+from ..render.notation import ASCII, UTF8
+from ..render.rows import folded, headed
 
 if TYPE_CHECKING:
     from ..numerics.evidence import ProbeResult
 
-# Draws a side. Of fewer the spread is known too badly: with 66 figures compared, t may come to 67 over three draws and
-# to 25 over four.
-FEWEST = 4
+DRAWS = 5
+"""How many draws a side are compared, at least: of fewer the spread is known too badly."""
 # Significant digits of a figure: what the last one stands for is far below any noise.
 _DIGITS = 4
 
@@ -74,11 +77,10 @@ def measure(
     A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
 
     Args:
-        accept: given the first report, raises where there is no use in going on.
+        accept: given each report, raises where there is no use in going on.
         tick: told before each draw its number, from 1, and how many there are.
     """
-    reports: list[ProbeResult] = []
-    coarser = Counter[str]()
+    coarser, figures = Counter[str](), dict[tuple[str, str], list[tuple[float, float]]]()
     for number, seed in enumerate(seeds, 1):
         tick(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
@@ -87,45 +89,37 @@ def measure(
         if report.failing:
             return report
         accept(report)
-        reports.append(report)
         coarser.update({one.name for _, run in report.measured for one in run.coarser})
+        for run, measured in report.measured:
+            for name, own in measured.comparison.findings.items():
+                drawn_figures = (_rounded(own.rms_ratio), _rounded(own.max_ratio))
+                figures.setdefault((run.layout, name), []).append(drawn_figures)
+    errors: dict[str, dict[str, Errors]] = {}
+    for (layout, name), draws in figures.items():
+        if len(draws) == len(seeds):  # what every draw has
+            errors.setdefault(layout, {})[name] = Errors(*zip(*draws, strict=True))
     named = ("gradprobe", "torch", "triton", "device")
     return Entry(
         request=request,
         seeds=tuple(seeds),
-        ran=ran_on(report),
+        ran=_ran_on(report),
         environment={name: report.environment[name] for name in named},
-        case=case_of(report),
+        case=_case_of(report),
         # A kernel at the border of its budget may show it in one draw and not in the next.
-        coarser=tuple(sorted(one for one, times in coarser.items() if 2 * times > len(reports))),
-        errors=_errors(reports),
+        coarser=tuple(sorted(one for one, times in coarser.items() if 2 * times > len(seeds))),
+        errors=errors,
     )
 
 
-def ran_on(report: ProbeResult) -> str:
+def _ran_on(report: ProbeResult) -> str:
     return f"{report.provenance.backend} on {report.case.device}"
 
 
-def case_of(report: ProbeResult) -> dict[str, Any]:
+def _case_of(report: ProbeResult) -> dict[str, Any]:
     from ..pipeline.reported import report_of
 
     case = document_of(report_of(report))["case"].items()
     return {name: own for name, own in case if name != "seed" and own not in (None, False, [])}
-
-
-def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
-    """Of what every draw has."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for report in reports:
-        for run, measured in report.measured:
-            for name, own in measured.comparison.findings.items():
-                figures = (_rounded(own.rms_ratio), _rounded(own.max_ratio))
-                found.setdefault((run.layout, name), []).append(figures)
-    errors: dict[str, dict[str, Errors]] = {}
-    for (layout, name), draws in found.items():
-        if len(draws) == len(reports):
-            errors.setdefault(layout, {})[name] = Errors(*zip(*draws, strict=True))
-    return errors
 
 
 def _rounded(figure: float) -> float:
@@ -133,7 +127,6 @@ def _rounded(figure: float) -> float:
 
 
 _SCHEMA = "gradprobe.baseline/1"
-_ANEW = "gradprobe check TARGET --baseline FILE writes one"
 
 
 def load(file: str) -> tuple[Entry, ...]:
@@ -148,11 +141,23 @@ def load(file: str) -> tuple[Entry, ...]:
     except (UsageFailure, KeyError, TypeError, ValueError, AttributeError) as error:
         short = f"{type(error).__name__}: {error}".partition("\n")[0]
         why = f"holds no baseline ({short})"
-    raise UsageFailure(f"--baseline {file}: {why}", _ANEW)
+    way_out = "gradprobe check TARGET --baseline FILE writes one"
+    raise UsageFailure(f"--baseline {file}: {why}", way_out)
+
+
+def _entry(content: Mapping[str, Any]) -> Entry:
+    entry = msgspec.convert({**content, "request": content}, Entry)
+    count = len(entry.seeds)
+    if not is_sound(entry.request) or count < DRAWS:
+        raise ValueError(f"wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
+    for errors in entry.cells.values():
+        for numbers in astuple(errors):
+            if len(numbers) != count or not all(0 <= number < math.inf for number in numbers):
+                raise ValueError(f"{list(numbers)} are not {count} errors")
+    return entry
 
 
 def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
-    """The entries with one added, in place of that of the same target and options; sorted."""
     others = [other for other in entries if other.command_words != entry.command_words]
     return tuple(sorted([*others, entry], key=lambda each: each.command_words))
 
@@ -169,13 +174,137 @@ def save(file: str, entries: Sequence[Entry]) -> None:
         raise UsageFailure(f"--baseline {file}: cannot be written, {error.strerror}") from error
 
 
-def _entry(content: Mapping[str, Any]) -> Entry:
-    entry = msgspec.convert({**content, "request": content}, Entry)
-    count = len(entry.seeds)
-    if not is_sound(entry.request) or count < FEWEST:
-        raise ValueError(f"wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
-    for errors in entry.cells.values():
-        for numbers in astuple(errors):
-            if len(numbers) != count or not all(0 <= number < math.inf for number in numbers):
-                raise ValueError(f"{list(numbers)} are not {count} errors")
-    return entry
+# Below this a figure counts as this: an error that grew a hundredfold from here would be a hundredth of its budget.
+FLOOR = 1e-4
+# What one more rounding adds in quadrature that is half as large as all others together: less is no rounding more.
+LEAST = math.sqrt(1 + 0.5**2)
+
+
+@dataclass(frozen=True)
+class Growth:
+    factor: float
+    """After over before: the ratio of the geometric means over the draws."""
+    noise: float
+    """The factor that draws alone may come to."""
+
+    @property
+    def is_beyond(self) -> bool:
+        return not self.factor <= self.noise
+
+
+def growth(before: Sequence[float], after: Sequence[float]) -> Growth:
+    """How a figure changed between two sets of at least `DRAWS` draws.
+
+    Errors vary by factors, so their logarithms are compared. Of five draws a side of one law, simulated, the means
+    part by more than 1.14 times the sum of both ranges in one case of 100,000 (normal logarithms; Laplace 1.02,
+    exponential 1.23, uniform 1.63); the rate falls with the eighth power of the multiple. Twice that sum is allowed.
+    """
+    logs = [[math.log(max(figure, FLOOR)) for figure in figures] for figures in (before, after)]
+    first, last = (sum(those) / len(those) for those in logs)
+    ranges = sum(max(those) - min(those) for those in logs)
+    factor, noise = math.exp(min(last - first, 700.0)), math.exp(min(2 * ranges, 350.0))
+    return Growth(factor, max(noise, LEAST))
+
+
+FIGURES = {"rms": "rms", "worst": "largest"}
+"""The figures of an error, with their words."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    before: Entry
+    after: Entry
+
+    @property
+    def cells(self) -> dict[tuple[str, str], dict[str, Growth]]:
+        found, now = dict[tuple[str, str], dict[str, Growth]](), self.after.cells
+        for cell, old in self.before.cells.items():
+            if cell in now:
+                pairs = {name: (getattr(old, name), getattr(now[cell], name)) for name in FIGURES}
+                found[cell] = {name: growth(*pair) for name, pair in pairs.items()}
+        return found
+
+    @property
+    def failing(self) -> list[str]:
+        """A sentence for each error that grew, is gone, or is now rounded more coarsely than its contract allows."""
+        cells = self.cells
+        lines = list(filter(None, (_grew(*cell, of) for cell, of in cells.items())))
+        gone = [cell for cell in self.before.cells if cell not in cells]
+        lines += [f"GONE {name} in {layout}" for layout, name in gone]
+        coarser = [name for name in self.after.coarser if name not in self.before.coarser]
+        return lines + [f"COARSER {name}: rounded further than its contract says" for name in coarser]  # fmt: skip
+
+
+def _grew(layout: str, name: str, figures: Mapping[str, Growth]) -> str:
+    words = []
+    for figure, change in figures.items():
+        if change.is_beyond:
+            factors = f"{_written(change.factor)}x, noise up to {_written(change.noise)}x"
+            words.append(f"{FIGURES[figure]} error {factors}")
+    return f"GREW {name} {layout} {'; '.join(words)}" if words else ""
+
+
+def _differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = [name for name in {**old, **now} if old.get(name) != now.get(name)]
+    return ", ".join(f"{name} {old.get(name)} -> {now.get(name)}" for name in names)
+
+
+def refuse_other(before: Entry, report: ProbeResult) -> None:
+    """Refuses a comparison with an entry whose errors are not comparable. Raises UsageFailure."""
+    what, ran = f"baseline of {before.command_words}", _ran_on(report)
+    if ran != before.ran:
+        raise UsageFailure(
+            f"{what}: it was saved by {before.ran}, and {ran} has other errors",
+            "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --baseline for each",
+        )
+    if other := _differences(before.case, _case_of(report)):
+        way_out = "take its entry out of the file, and check again"
+        raise UsageFailure(f"{what}: its case is another one now ({other})", way_out)
+
+
+def render_changes(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
+    """The factors by which errors changed, layout by layout, and a line for each that fails."""
+    before, failing, marks = changes.before, changes.failing, UTF8 if utf8 else ASCII
+    verdict, style = ("GROWN", "bold red") if failing else ("NO GROWTH", "bold green")
+    draws = plural(len(before.seeds), "draw")
+    lines = [*headed(verdict, style, f"{before.command_words}, over {draws}", width)]
+    lines.append(Text("  rms error beside that saved, as a factor", "dim"))
+    factors: dict[str, list[str]] = {}
+    for (layout, name), figures in changes.cells.items():
+        mark = marks.mismatch if any(change.is_beyond for change in figures.values()) else ""
+        words = f"{name} {mark}{_written(figures['rms'].factor)}{marks.times}"
+        factors.setdefault(layout, []).append(words)
+    for layout, of in factors.items():
+        lines += folded(f"{layout}: {', '.join(of)}", width)
+    lines += [Text(line, "bold") for line in failing]
+    if other := _differences(before.environment, changes.after.environment):
+        lines.append(Text(f"  the environment has changed, and the noise may have: {other}"))
+    return lines
+
+
+def _written(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 100 else f"{factor:.3g}"
+
+
+def changes_as_json(changes: Changes) -> dict[str, Any]:
+    before, cells = changes.before, []
+    for (layout, name), figures in changes.cells.items():
+        of = {figure: {**asdict(change), "grown": change.is_beyond} for figure, change in figures.items()}  # fmt: skip
+        cells.append({"layout": layout, "intermediate": name, **of})
+    return {
+        "verdict": "grown" if changes.failing else "same",
+        "target": {"name": before.request.target},
+        "options": dict(before.request.options),
+        "seeds": before.seeds,
+        "ran": before.ran,
+        "environment": {"before": before.environment, "after": changes.after.environment},
+        "cells": cells,
+        "failing": changes.failing,
+    }
+
+
+def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """What became of every entry of a file; a mismatch or growth anywhere is one, else an error anywhere is one."""
+    verdicts = {document["verdict"] for document in documents}
+    verdict = next(known for known in ("mismatch", "grown", "error", "same") if known in verdicts)
+    return {"schema": "gradprobe.baseline.diff/1", "verdict": verdict, "entries": documents}

