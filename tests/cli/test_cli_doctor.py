@@ -1,7 +1,6 @@
 """gradprobe doctor: the first rung that fails is the story, and what runs that is not what the file holds is told."""
 
 import json
-import os
 import py_compile
 import shutil
 
@@ -22,8 +21,7 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     assert ran.code == 1
     first = 'RED  first at "2 heads, dO moved"; 2 of 2 rungs below it green (mine.py:delta)'
     assert ran.out.splitlines()[0] == first
-    cause = "CAUSE  dO is read with O's head stride (explains 100% of what is wrong)"
-    assert f"\n{cause}\n  mine.py:19  do_ptr" in ran.out
+    assert "\n  in full: gradprobe check mine.py:delta " in ran.out
     assert len(ran.first_mismatches) == 1
     told = json.loads((folder / "out.json").read_text())
     assert (told["schema"], told["verdict"], told["first_bad"]["rung"]) == (
@@ -31,26 +29,16 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     )  # fmt: skip
     assert [rung["state"] for rung in told["rungs"][:4]] == ["green", "green", "red", "not run"]
     assert told["closer"] == []
-    assert told["files"][0]["kernels"] == ["delta_kernel"]
 
 
-def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(
-    folder, monkeypatch
-):
+def test_stale_bytecode_is_named_though_every_rung_is_green(folder):
     text = (folder / "soft.py").read_text()
     py_compile.compile("soft.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     (folder / "soft.py").write_text(text + "EDITED = True\n")
-    (folder / "old").mkdir()
-    (folder / "old" / "soft.py").write_text(text)
-    ran = run_process(
-        f"doctor {SMALL} --json -", PYTHONPATH=f"{ROOT}{os.pathsep}{folder / 'old'}"
-    )
+    ran = run_process(f"doctor {SMALL} --json -")
     told = json.loads(ran.out)
     assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
     assert "Python runs a stale compiled file, not what soft.py holds now" in told["stale"][0]
-    assert [copy["file"] for copy in told["files"][0]["copies"]] == [
-        str(folder / "old" / "soft.py")
-    ]
 
 
 @pytest.mark.nightly
@@ -69,7 +57,7 @@ def test_a_compiled_file_of_another_source_is_named_where_the_rung_is_green_with
     assert told["stale"] == [
         "a cache of compiled kernels is stale: with every cache empty it is green"
     ]
-    assert [file["file"].rpartition("/")[2] for file in told["files"]] == ["mine.py", "delta.cu"]
+    assert [file["file"].rpartition("/")[2] for file in told["files"]] == ["mine.py"]
     assert run_process(f"{command} --fresh", GRADPROBE_CACHE_DIR=str(folder / "right")).code == 0
 
 

@@ -8,9 +8,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...model.allowance import Client
@@ -34,10 +33,10 @@ from .ladder import (
     Rung,
     RungResult,
     machine_rungs,
+    run_primitive,
     target_rungs,
 )
-from .machine_survey import MachineSurvey, facts_here, survey_machine, survey_target
-from .primitives import run_primitive
+from .machine_survey import MachineSurvey, survey_machine, survey_target
 
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0
@@ -55,29 +54,25 @@ class Examination:
     climbed: tuple[RungResult, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
     closer: tuple[RungResult, ...]
-    """The first that is bad once more, with every cache empty."""
     left_out: tuple[str, ...]
-    """Which ways there are not here, and why."""
-    facts: Mapping[str, Any]
-    """As of `facts_here`."""
     seconds: float
 
     @property
     def first_bad(self) -> RungResult | None:
-        return next((one for one in self.climbed if one.is_bad), None)
+        return next((result for result in self.climbed if result.is_bad), None)
 
     @property
     def stale(self) -> tuple[str, ...]:
         """What certainly runs otherwise than its file stands there."""
         found = [words for file in self.survey.files for words in file.stale]
-        if any(one.state == GREEN for one in self.closer):
+        if any(result.state == GREEN for result in self.closer):
             found.append(f"a cache of compiled kernels is stale: {FRESH} it is green")
         return tuple(found)
 
     @property
     def exit_code(self) -> int:
         """0 where all is green, 1 where numbers are wrong or something stale runs, 3 where nothing came."""
-        states = {one.state for one in self.climbed}
+        states = {result.state for result in self.climbed}
         if self.stale or RED in states:
             return 1
         return Failure.exit_code if FAILS in states or GREEN not in states else 0
@@ -100,28 +95,29 @@ class Climber:
                 self._problem = resolve_problem(request)
 
     def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
-        problem = self._problem
         if rung is None:
+            problem = self._problem
             return survey_machine(self._device) if problem is None else survey_target(problem)
         start = time.perf_counter()
         with contextlib.redirect_stdout(sys.stderr):
-            result = self._result(rung)
+            result = self._checked(rung) if rung.request else self._primitive(rung)
         return replace(result, seconds=time.perf_counter() - start)
 
-    def _result(self, rung: Rung) -> RungResult:
-        if rung.request is None:
-            words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
-            return RungResult(rung, RED if words else GREEN, words)
+    def _primitive(self, rung: Rung) -> RungResult:
+        words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
+        return RungResult(rung, RED if words else GREEN, words)
+
+    def _checked(self, rung: Rung) -> RungResult:
         from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
         from ...pipeline.resolve import resolve_problem
 
+        assert rung.request is not None
         if self._problem is None:
             problem = resolve_problem(rung.request)
         else:
             options = rung.request.options
-            problem = self._problem.with_options(options)
-            problem = replace(problem, fixed=frozenset(options))
+            problem = replace(self._problem.with_options(options), fixed=frozenset(options))
         report = report_of(probed(problem, rung.request.command(), Client())[0])
         state = GREEN if report.verdict == MATCH else RED
         return RungResult(rung, state, visible(first_line(report)), report=report)
@@ -137,28 +133,22 @@ def examine(
     start = time.perf_counter()
     tick("importing torch" + (" and the target" if request else ""), None)
     ways, left_out = _ways() if request is None else ([("", "")], [])
-    found = [_climb(request, *way, timeout, tick) for way in ways]
-    survey, climbed = found[0][0], [result for _, results in found for result in results]
-    return Examination(
-        target=request.target if request else "",
-        command=command,
-        survey=survey,
-        climbed=tuple(climbed),
-        closer=tuple(_closer(survey, climbed)),
-        left_out=tuple(left_out),
-        facts=facts_here(),
-        seconds=time.perf_counter() - start,
-    )
+    climbed = list[RungResult]()
+    for how, device in ways:
+        survey, results = _climb(request, how, device, timeout, tick)
+        climbed += results
+    seconds, target = time.perf_counter() - start, request.target if request else ""
+    again = tuple(_closer(survey, climbed))
+    return Examination(target, command, survey, tuple(climbed), again, tuple(left_out), seconds)
 
 
 def _ways() -> tuple[list[tuple[str, str]], list[str]]:
     """The ways in which kernels run here, each with its device; and why there are no others."""
-    backend = "cpu"
+    backend, ways, left_out = "cpu", list[tuple[str, str]](), ["compiled: torch sees no GPU"]
     if has_driver():
         (ended,) = run_each(_FACTORY, (None, "auto"), [None], timeout=_LONGEST)
         backend = _survey_of(ended, "torch").backend
     if backend == "cpu":
-        ways, left_out = list[tuple[str, str]](), ["compiled: torch sees no GPU"]
         has_cuda = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++")))
         why = "neither a GPU nor g++, which runs CUDA kernels on the CPU"
     else:
@@ -216,12 +206,18 @@ def _result_of(ended: TaskResult) -> RungResult:
 
 def _closer(survey: MachineSurvey, climbed: list[RungResult]) -> list[RungResult]:
     """The first bad rung with empty caches, where it is compiled, in a process that no other shares."""
-    bad = next((one.rung for one in climbed if one.is_bad), None)
-    has_cuda = any(not file.file.endswith(".py") for file in survey.files)
-    is_compiled = survey.backend != "cpu" or has_cuda
-    if bad is None or bad.how == INTERPRETED or not (bad.how == CUDA or is_compiled):
+    bad = next((result for result in climbed if result.is_bad), None)
+    if bad is None or not _is_compiled(bad, survey):
         return []
     with fresh_caches():
-        again = [replace(bad, title=FRESH)]
+        again = [replace(bad.rung, title=FRESH)]
         (ended,) = run_each(_FACTORY, (None, survey.backend), again, timeout=_LONGEST)
     return [_result_of(ended)]
+
+
+def _is_compiled(bad: RungResult, survey: MachineSurvey) -> bool:
+    if bad.rung.how:
+        return bad.rung.how != INTERPRETED
+    has_source = any(not file.file.endswith(".py") for file in survey.files)
+    is_cuda = bad.report is not None and "cuda" in (bad.report.target.backend or "")
+    return survey.backend != "cpu" or has_source or is_cuda

@@ -1,7 +1,8 @@
-"""The rungs of a machine, and those of a user's own kernel, from the simplest up."""
+"""The rungs of a machine and of a user's own kernel, from the simplest up; and what the simplest kernels must give."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,16 @@ from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import title
 from ...model.number import plural
-from .primitives import IN_CUDA, IN_TRITON
 
 if TYPE_CHECKING:
     from ...model.report import Report
+
+# The modules of the kernels, whose functions have the same names.
+IN_TRITON, IN_CUDA = "gradprobe.kernels.triton.rungs", "gradprobe.targets.adapters.cuda_kernels"
+# Programs that add to one element, and their sum, which float32 holds exactly in whatever order they come.
+_PROGRAMS = 100
+_SUM = _PROGRAMS * (_PROGRAMS + 1) // 2
+_SIZE, _DEPTH = 64, 128
 
 GREEN, RED, FAILS, REFUSED, NOT_RUN = "green", "red", "fails", "refused", "not run"
 COMPILED, INTERPRETED, CUDA = "compiled", "interpreted", "CUDA"
@@ -29,15 +36,14 @@ class Rung:
     how: str = ""
     """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
     primitive: str = ""
-    """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`, where it is no check."""
+    """FUNCTION or FUNCTION:DTYPE:PRECISION of the kernels, where it is no check."""
 
     @property
     def command(self) -> str:
         """What shows all of its check; "" of a primitive."""
         if self.request is None:
             return ""
-        options = {**self.request.options}
-        options.pop("recover", None)
+        options = {name: word for name, word in self.request.options.items() if name != "recover"}
         return replace(self.request, options=options).command()
 
 
@@ -47,7 +53,6 @@ class RungResult:
     state: str
     """GREEN; RED where numbers are wrong, FAILS where it came to none; REFUSED by the target, or NOT_RUN."""
     words: str = ""
-    """What was wrong, or why it was not run."""
     seconds: float = 0.0
     report: Report | None = None
 
@@ -66,6 +71,15 @@ _PRIMITIVES = (
     ("dots in float16", "wrong dots", "dots:float16:ieee"),
     ("dots in bfloat16", "wrong dots", "dots:bfloat16:ieee"),
 )
+# Each source of CUDA C++ is compiled by its first rung, at the same time as the other.
+_CHECKS = (
+    ("a backward of one head", "the formulas", "", "contiguous", _SMALL),
+    ("every head receives a gradient", "lost heads", "", "do=expanded", {**_SMALL, "batch": 2, "heads": 5}),
+    ("full backward, flash, contiguous", "tile loops", "flash", "contiguous", _FULL),
+    ("full backward, lazy, contiguous", "tile loops", "lazy", "contiguous", _FULL),
+    ("full backward, flash, distinct", "strides", "flash", "distinct", _FULL),
+    ("full backward, lazy, distinct", "strides", "lazy", "distinct", _FULL),
+)  # fmt: skip
 
 
 def machine_rungs(how: str, device: str) -> Iterator[Rung]:
@@ -73,44 +87,33 @@ def machine_rungs(how: str, device: str) -> Iterator[Rung]:
     for name, blames, primitive in _PRIMITIVES:
         if how == COMPILED or not primitive.endswith("tf32"):  # which only compiled Triton has
             yield Rung(name, blames, how=how, primitive=primitive)
-
-    def check(name: str, blames: str, target: str, run: str, options: Mapping[str, Any]) -> Rung:
-        words = {**options, "runs": [run], "device": device, "dots": "ieee"}
-        return Rung(name, blames, CheckRequest(target, None, None, words), how)
-
     one_tile = f"{IN_CUDA if how == CUDA else IN_TRITON}:one_tile_backward"
-    several = {**_SMALL, "batch": 2, "heads": 5}
-    yield check("a backward of one head", "the formulas", one_tile, "contiguous", _SMALL)
-    yield check("every head receives a gradient", "lost heads", one_tile, "do=expanded", several)
-    # Each source of CUDA C++ is compiled by its first rung, at the same time as the other.
-    for run, blames in (("contiguous", "tile loops"), ("distinct", "strides")):
-        for name in ("flash", "lazy"):
-            target = f"{name}-cuda" if how == CUDA else name
-            yield check(f"full backward, {name}, {run}", blames, target, run, _FULL)
+    for name, blames, kernel, run, options in _CHECKS:
+        full = f"{kernel}-cuda" if how == CUDA else kernel
+        words = {**options, "runs": [run], "device": device, "dots": "ieee"}
+        yield Rung(
+            name, blames, CheckRequest(full if kernel else one_tile, None, None, words), how
+        )
 
 
-# What a rung of the ladder sets itself.
-SET = ("layout", "runs", "inputs", "repeat")
-_PER_BATCH = ("seqlens", "cu_seqlens", "cu_seqlens_k")
-_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", *_PER_BATCH)
+_SET = ("layout", "runs", "inputs", "repeat")
+_PER_BATCH = {"seqlens", "cu_seqlens", "cu_seqlens_k"}
+_LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", *_PER_BATCH}
 # Interpreted programs take a millisecond each: longer tiles than these are seen well enough at part of their length.
 _LARGEST_TILE = 128
-# A bias that covers every distance of a rung.
-_LONG_BIAS = 3 * _LARGEST_TILE
 
 
 @dataclass(frozen=True)
 class TargetTraits:
     family: str
     tensors: tuple[str, ...]
-    """Those that it is given in this case."""
     tile: int
     """The largest number of rows or keys in one of its tiles."""
 
 
 def refuse_set(request: CheckRequest) -> None:
     """Raises UsageFailure where an option contradicts the ladder."""
-    for name in SET:
+    for name in _SET:
         if name in request.options:
             given = command_line("", "", {name: request.options[name]}).split(maxsplit=1)[1]
             words = f"{given}: the rungs of doctor set it"
@@ -123,18 +126,17 @@ def target_rungs(request: CheckRequest, traits: TargetTraits) -> list[Rung]:
     What is given on the command line is never exceeded, and a length that is given stays.
     """
     found: dict[str, Rung] = {}
-    for title_, blames, options in _of_target(request, traits):
-        rung = Rung(title_, blames, replace(request, options=options))
+    for name, blames, options in _of_target(request.options, traits):
+        rung = Rung(name, blames, replace(request, options=options))
         found.setdefault(repr(sorted(options.items(), key=str)), rung)
     return list(found.values())
 
 
 def _of_target(
-    request: CheckRequest, traits: TargetTraits
+    given: Mapping[str, Any], traits: TargetTraits
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    given, tile = request.options, min(traits.tile, _LARGEST_TILE)
-    per_batch = any(name in given for name in _PER_BATCH)
-    is_fixed = any(name in given for name in _LENGTHS)
+    tile, is_fixed = min(traits.tile, _LARGEST_TILE), not _LENGTHS.isdisjoint(given)
+    is_per_batch = not _PER_BATCH.isdisjoint(given)
     taus = str(given.get("tau", "")).split(",")
     heads = int(given.get("heads", max(2, given.get("kv_heads", 1), len(taus))))
     batch = given.get("batch", 2)
@@ -143,14 +145,12 @@ def _of_target(
         lower["seqlen"] = tile
     if traits.family == "lazy":
         lower["tau"] = "-0.5"
-        if "bias" in traits.tensors:
-            lower["bias_window"] = _LONG_BIAS
-    lower |= {**given, "heads": heads, "batch": batch if per_batch else 1}
+        if "bias" in traits.tensors:  # of every distance of a rung
+            lower["bias_window"] = 3 * _LARGEST_TILE
+    lower |= {**given, "heads": heads, "batch": batch if is_per_batch else 1}
     single = {**lower, "heads": 1}
-    if "kv_heads" in given:
-        single["kv_heads"] = 1
-    if "tau" in given:
-        single["tau"] = taus[0]
+    single |= {"kv_heads": 1} if "kv_heads" in given else {}
+    single |= {"tau": taus[0]} if "tau" in given else {}
     several, whole = plural(heads, "head"), "" if is_fixed else ", one tile"
     yield f"1 head{whole}", "formulas, masks, dots", single
     if heads > 1:
@@ -163,11 +163,63 @@ def _of_target(
     for tensor in sorted(traits.tensors, key=lambda tensor: tensor != "do"):
         moved, run = title(tensor), [f"{tensor}=distinct-unit"]
         yield f"{several}, {moved} moved", f"strides of {moved}", {**lower, "runs": run}
-    expanded = {**lower, "runs": ["do=expanded"]}
+    expanded, strides = {**lower, "runs": ["do=expanded"]}, {**lower, "runs": ["distinct"]}
     yield f"{several}, dO expanded", "a dO as from .sum()", expanded
-    strides = {**lower, "runs": ["distinct"]}
     yield f"{several}, all moved, no unit stride", "last strides taken as 1", strides
-    if batch > 1 and not per_batch:
+    if batch > 1 and not is_per_batch:
         apart = {**lower, "runs": ["distinct-unit"], "batch": batch}
         yield f"{batch} batches, all moved", "what tells batches apart", apart
     yield "the case of gradprobe check", "what no rung below covers", given
+
+
+def run_primitive(name: str, cuda: bool, device: str) -> str:
+    """What a primitive in CUDA C++ or Triton did wrong; "" where nothing. Failure where it does not compile or run."""
+    function, *words = name.split(":")
+    if not cuda:
+        from ...model.resolution import resolve
+        from ...runtime.backend import make_interpreter_right
+
+        options = {"dtype": words[0] if words else "float32", "device": device}
+        make_interpreter_right(resolve(options, "softmax", takes_bias=False))
+    kernels = importlib.import_module(IN_CUDA if cuda else IN_TRITON)
+    if function == "dots":
+        return _dots(kernels, device, *words)
+    return _adds(getattr(kernels, function), function == "add_one", device)
+
+
+def _adds(add: Any, is_one_axis: bool, device: str) -> str:
+    import torch
+
+    around = torch.zeros(40, 70, device=device)
+    out = around[3:11, 1] if is_one_axis else around[3:36:2, 5:60:3]
+    add(out, _PROGRAMS)
+    wrong = out[~(out == _SUM)]
+    if wrong.numel():
+        subject = f"of {_PROGRAMS} atomic adds an element, {wrong.numel()} of {out.numel()} sums"
+        return f"{subject} are wrong: {wrong.flatten()[0]:g} and not {_SUM}"
+    out.zero_()
+    return "it added to memory between its elements" if bool(around.any()) else ""
+
+
+def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:
+    import torch
+
+    from ...numerics.declared_precision import dot_error, output_rounding, precision_of
+
+    draw = torch.Generator().manual_seed(0)
+    kind = getattr(torch, dtype)
+    a = torch.randn(_SIZE, _DEPTH, generator=draw).to(kind)
+    b = torch.randn(_DEPTH, _SIZE, generator=draw).to(kind)
+    # Of two operands, and of the transpose of one.
+    found = kernels.dots(a.to(device), b.to(device), precision).cpu().double()
+    exact, contract = a.double() @ b.double(), precision_of(dtype, precision)
+    bound = dot_error(a.double(), b.double(), contract, unit=contract.operand)
+    bound = bound + output_rounding(exact, bound, torch.float32)
+    error = (found - exact).abs()
+    wrong = ~(error <= bound)
+    if not bool(wrong.any()):
+        return ""
+    form = "of two operands" if bool(wrong[0].any()) else "of the transpose of one operand"
+    worst = float((error / bound).nan_to_num(float("inf")).max())
+    count = f"{int(wrong.sum())} of {wrong.numel()} elements are wrong"
+    return f"{count}, worst {worst:.3g} times the bound, {form}"

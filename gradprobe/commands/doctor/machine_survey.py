@@ -1,16 +1,16 @@
-"""Survey: what a process with torch, Triton and a target imported tells of them, without running a kernel."""
+"""What a process with torch, Triton and a target imported tells of them, without running a kernel."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import marshal
 import os
 import re
-import site
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ...frontends import replaced
 from ...inputs.versions import installed_versions, triton_cache, untested
 from ...model.assignment import TENSORS
-from ...targets.naming import found_in, shadows, source_of
+from ...targets.naming import source_of
 from .ladder import TargetTraits
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
+    from ...frontends import Launch
     from ...inputs.tensor_layouts import Inputs
     from ...pipeline.resolve import Problem
 
@@ -33,33 +32,15 @@ _PREFIXES = (
     *("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_"),
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "GRADPROBE_"),
 )
-# Where projects keep their packages, which an install that is not editable copies.
-_OF_PROJECTS = ("src", "python", "lib")
 
 
 @dataclass(frozen=True)
-class FileText:
+class LoadedFile:
     file: str
     sha256: str
     modified: float
-
-    @classmethod
-    def of(cls, file: Path, **more: Any) -> Self:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        return cls(str(file), digest, file.stat().st_mtime, **more)
-
-
-@dataclass(frozen=True)
-class LoadedFile(FileText):
-    module: str
-    why: str
-    """Why this one and no other is imported."""
-    copies: tuple[FileText, ...] = ()
-    """Files of other text that Python would import if the search path had another order."""
     stale: tuple[str, ...] = ()
     """What of it runs otherwise than it stands there now."""
-    kernels: tuple[str, ...] = ()
-    """Those that were launched."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +50,7 @@ class MachineSurvey:
     gpu: str
     """Its name and memory; "" where there is none."""
     files: tuple[LoadedFile, ...]
-    """Those of the target and of its kernels; without a target those of the libraries."""
+    """Those of the target and of its Triton kernels; without a target those of the libraries."""
     built: TargetTraits | None = None
 
 
@@ -82,7 +63,7 @@ def facts_here() -> dict[str, Any]:
 
 def survey_machine(device: str) -> MachineSurvey:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    files = [loaded_file(spec.origin, spec.name) for spec in specs if spec and spec.origin]
+    files = [loaded_file(spec.origin) for spec in specs if spec and spec.origin]
     return MachineSurvey(device, _gpu(), tuple(files))
 
 
@@ -92,110 +73,52 @@ def survey_target(problem: Problem) -> MachineSurvey:
     case, target = problem.case, problem.target
     inputs = inputs_of(experiment_of(case, target), ())
     launched = _launched(problem, inputs)
+    tile = max((tile_of(one.call.constants) for one in launched), default=0) or _TILE
     given = [name for name in TENSORS if name in inputs.tensors]
     tensors = tuple(name for name in given if not name.startswith(("seqlens", "cu_")))
-    tile = max((one.tile for one in launched), default=0) or _TILE
+    files = [target.source.file, *(source_of(one.entry).file for one in launched)]
+    loaded = [loaded_file(file) for file in dict.fromkeys(files) if os.path.isfile(file)]
     built = TargetTraits(target.family, tensors, tile)
-    return MachineSurvey(case.device, _gpu(), tuple(_files(problem, launched)), built)
+    return MachineSurvey(case.device, _gpu(), tuple(loaded), built)
 
 
-@dataclass(frozen=True)
-class _LaunchedKernel:
-    file: str
-    module: str
-    name: str
-    tile: int = 0
-
-
-def _launched(problem: Problem, inputs: Inputs) -> list[_LaunchedKernel]:
-    """The launches of a call in which no kernel runs."""
+def _launched(problem: Problem, inputs: Inputs) -> list[Launch]:
+    """The launches of Triton kernels in a call in which no kernel runs."""
     from ...cuda import Kernel
     from ...frontends import Launches
     from ...frontends.triton.launches import recorded_launches
     from ...runtime.run import run_target
 
-    found, record = list[_LaunchedKernel](), Launches()
-
-    def call(kernel: Kernel, *_: Any) -> None:
-        found.append(_LaunchedKernel(str(kernel.source.path), "", kernel.function.name))
-
+    record = Launches()
     with contextlib.suppress(ImportError):  # what has not been imported is not recorded
         importlib.import_module("triton")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(recorded_launches(record, runs=False))
-        stack.enter_context(replaced(Kernel, "__call__", call))
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        stack.enter_context(contextlib.suppress(Exception))  # the rungs will tell what it takes
+    with (
+        recorded_launches(record, runs=False),
+        replaced(Kernel, "__call__", lambda *_: None),
+        contextlib.redirect_stdout(sys.stderr),
+        contextlib.suppress(Exception),  # the rungs will tell what it takes
+    ):
         run_target(problem.target, problem.case, inputs)
-    for launch in record.started:
-        file, module = source_of(launch.entry).file, launch.entry.__module__
-        tile = tile_of(launch.call.constants)
-        found.append(_LaunchedKernel(file, module, launch.call.name, tile))
-    return found
+    return record.started
 
 
 def tile_of(constants: dict[str, Any]) -> int:
     """The largest size of a launch's tiles along rows and keys, as their names tell; 0 where they do not."""
-    sizes = [0]
-    for name, size in constants.items():
-        if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper()) and type(size) is int:
-            sizes.append(size)
-    return max(sizes)
+    name = re.compile(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", re.IGNORECASE)
+    named = [size for each, size in constants.items() if name.match(each)]
+    return max((size for size in named if type(size) is int), default=0)
 
 
-def _files(problem: Problem, launched: Sequence[_LaunchedKernel]) -> Iterator[LoadedFile]:
-    own, target = problem.target.source.file, problem.target.function
-    modules = {own: getattr(target, "__module__", "")}
-    kernels: dict[str, dict[str, None]] = {own: {}}
-    for kernel in launched:
-        modules.setdefault(kernel.file, kernel.module)
-        kernels.setdefault(kernel.file, {})[kernel.name] = None
-    named = os.path.realpath(problem.request.target.rpartition(":")[0])
-    for file, module in modules.items():
-        if os.path.isfile(file):
-            yield loaded_file(file, module, is_named=named == file, kernels=tuple(kernels[file]))
-
-
-def loaded_file(
-    file: str, module: str, *, is_named: bool = False, kernels: tuple[str, ...] = ()
-) -> LoadedFile:
-    """What is known of a file that is there.
-
-    Args:
-        is_named: whether the file itself was named, and not a module.
-    """
-    path, module = Path(file).resolve(), module.replace("gradprobe_target_", "")
-    if path.suffix != ".py":
-        return LoadedFile.of(path, module="", why="as its host loads it", kernels=kernels)
-    beside = [*site.getsitepackages(), site.getusersitepackages()]
-    beside += map(os.path.abspath, _OF_PROJECTS)
-    own, copies = FileText.of(path), list[FileText]()
-    for other in shadows(module, path, beside):
-        copy = FileText.of(Path(other))
-        if copy.sha256 != own.sha256:
-            copies.append(copy)
-    return LoadedFile.of(
-        path,
-        module=module,
-        why="the file that was named" if is_named else why_imported(module, path),
-        copies=tuple(copies),
-        stale=tuple(stale_bytecode(path)),
-        kernels=kernels,
-    )
-
-
-def why_imported(module: str, file: Path) -> str:
-    """Why Python imports this file under a module's name: the entry of its search path."""
-    for number, entry in enumerate(sys.path, 1):
-        if found_in(entry or os.getcwd(), module) == file:
-            root, here = Path(entry).resolve(), Path.cwd().resolve()
-            folder = "the current folder" if root == here else str(root)
-            return f"{folder}, place {number} of {len(sys.path)} on the search path"
-    return "an import hook: it is not on the search path"
+def loaded_file(file: str) -> LoadedFile:
+    path = Path(file).resolve()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return LoadedFile(str(path), digest, path.stat().st_mtime, tuple(stale_bytecode(path)))
 
 
 def stale_bytecode(file: Path) -> Iterator[str]:
     """A sentence where Python takes the compiled file in __pycache__ for up to date, and it is of another text."""
+    if file.suffix != ".py":
+        return
     kept = Path(importlib.util.cache_from_source(str(file)))
     try:
         raw = kept.read_bytes()

@@ -1,10 +1,13 @@
 """The rungs of a target: from the simplest up, dO first of what is moved, and never beyond what is given."""
 
 import pytest
+import torch
+from triton.runtime import interpreter as shipped
 
 from gradprobe.commands.doctor.ladder import (
     TargetTraits,
     refuse_set,
+    run_primitive,
     target_rungs,
 )
 from gradprobe.inputs.history import CheckRequest
@@ -60,3 +63,55 @@ def test_an_option_that_the_rungs_set_is_refused_with_a_way_out():
     with pytest.raises(UsageFailure, match=words) as refused:
         refuse_set(CheckRequest("a.py:f", None, None, {"layout": ["q=packed"]}))
     assert refused.value.way_out == "gradprobe check takes --layout"
+
+
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton interprets nothing in this process"
+)
+DOTS = ("dots:float32:ieee", "dots:float16:ieee", "dots:bfloat16:ieee")
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["add_one", "add_strided", *DOTS])
+def test_what_is_right_is_green(name):
+    assert run_primitive(name, False, "cpu") == ""
+
+
+@interpreted
+def test_one_lost_atomic_add_of_a_hundred_is_red(monkeypatch):
+    right, calls = shipped.InterpreterBuilder.create_atomic_rmw, []
+
+    def losing(self, *args):
+        calls.append(self.grid_idx)
+        return right(self, *args) if len(calls) != 70 else args[2]
+
+    monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", losing)
+    words = run_primitive("add_one", False, "cpu")
+    assert "sums are wrong: " in words
+    assert words.endswith("and not 5050")
+
+
+@interpreted
+def test_atomic_adds_that_reach_what_lies_between_are_red(monkeypatch):
+    right = shipped.InterpreterBuilder.create_atomic_rmw
+
+    def twice(self, op, ptr, *args):
+        beside = shipped.TensorHandle(ptr.data + 4, ptr.dtype)
+        right(self, op, beside, *args)
+        return right(self, op, ptr, *args)
+
+    monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", twice)
+    assert run_primitive("add_strided", False, "cpu") == "it added to memory between its elements"
+
+
+@interpreted
+def test_a_dot_that_is_off_by_a_little_in_one_row_is_red(monkeypatch):
+    right = shipped.InterpreterBuilder.create_dot
+
+    def coarse(self, *args):
+        made = right(self, *args)
+        made.data[3] *= 1 + 2.0**-9
+        return made
+
+    monkeypatch.setattr(shipped.InterpreterBuilder, "create_dot", coarse)
+    assert "elements are wrong, worst " in run_primitive(DOTS[1], False, "cpu")
