@@ -5,70 +5,17 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
     from collections.abc import Callable
-    from typing import Any, Literal, overload
+    from typing import Any
 
-    from typing_extensions import Unpack
-
-    from .api.check_function import CheckOptions
     from .api.shown_report import ShownReport as Report
-    from .api.shown_report import ShownReports as Reports
 
     Target = str | Callable[..., Any]
 
-__all__ = ["Report", "Reports", "capture", "check"]
+__all__ = ["Report", "check"]
 __version__ = "0.1.0"
 
 
-def capture(
-    function: Any = None,
-    *,
-    folder: str = ".gradprobe/captures",
-    keep: int = 16,
-    order: str = "bhld",
-) -> Any:
-    """Keeps the real inputs and dO of an attention function, for `gradprobe check TARGET --inputs FILE`.
-
-    `capture(function)` returns a function to call in its place, which does the same and keeps q, k, v, bias, the other
-    inputs and the incoming dO, once for each shape and layout, as files in `folder`. It may decorate:
-    `@gradprobe.capture` or `@gradprobe.capture(keep=4)`. Values, gradients and random numbers of the program stay what
-    they are.
-
-    Args:
-        folder: where the files go.
-        keep: how many sets of inputs at most.
-        order: the function's order of axes, "bhld" or "blhd". What is kept is [B, H, L, D], as the tensors lay; the
-            target that is checked with it takes that order, so for a function of the other one it is an adapter.
-
-    Raises:
-        UsageFailure: it is no function, or an option has no such value.
-    """
-    from pathlib import Path
-
-    from .commands.record.capture import CapturePlan
-    from .commands.record.capture import capture as start
-
-    return start(function, CapturePlan(Path(folder), keep, order))
-
-
-if TYPE_CHECKING:
-
-    @overload
-    def check(
-        target: Target, *, battery: None = None, **options: Unpack[CheckOptions]
-    ) -> Report: ...
-
-    @overload
-    def check(
-        target: Target,
-        *,
-        battery: Literal["pairs", "quick", True],
-        **options: Unpack[CheckOptions],
-    ) -> Reports: ...
-
-
-def check(
-    target: Target, *, battery: str | bool | None = None, **options: Unpack[CheckOptions]
-) -> Report | Reports:
+def check(target: Target, **options: Any) -> Report:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
 
         report = gradprobe.check(my_backward, heads=4, causal=True)
@@ -80,12 +27,19 @@ def check(
     Args:
         target: a function that the command line could check, or the word by which it would find one. A function is
             run in this process, as it is now; a word in a process of its own, so that a crash of it is a report.
-        battery: "pairs", or True for it, or "quick": checks many cases of a target that is a word, in processes of
-            their own, without edits, and returns all their reports.
-        options: those of `gradprobe.api.check_function.CheckOptions`, and the case options of `gradprobe check --help`
-            by the same names, as Python values: numbers, True and False; for `dtype` also one of torch's; for `layout`
-            one word, several, or a dict; a tuple where the command line takes numbers with commas. None stands for the
-            default.
+        options: the case options of `gradprobe check --help-all` by the same names, as Python values: numbers, True and
+            False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where the command
+            line takes numbers with commas. None stands for the default. And besides
+
+            - reference: a reference of your own, given as a target is. It is audited first.
+            - family: "softmax" or "lazy"; by default lazy where the target takes tau.
+            - isolate: whether it runs in a process of its own; by default where target and reference are words.
+            - timeout: seconds after which a process of its own is stopped.
+            - fix_budget: how many edits of a wrong kernel are tried, by default 40; 0 tries none.
+            - max_memory: such as "3G"; by default half of what is free.
+            - against: another target, given as one is, a report, the file of one, or "interpreted" or "compiled" for
+              the same target: it is judged too, and the report's `against` says where they differ.
+            - fresh: whether every cache of compiled kernels is to be empty.
 
     Raises:
         TypeError: an option does not exist, or a value has another type than the option takes.
@@ -93,12 +47,12 @@ def check(
     """
     from .api.check_function import checked
 
-    return checked(target, battery, {**options})
+    return checked(target, options)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Report", "Reports"):
+    if name != "Report":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .api.shown_report import ShownReport, ShownReports
+    from .api.shown_report import ShownReport
 
-    return {"Report": ShownReport, "Reports": ShownReports}[name]
+    return ShownReport

@@ -67,11 +67,7 @@ def _plain(value: Any) -> Any:
 
 
 def word_of_subject(subject: Subject) -> str:
-    """The word by which the command line would find a function; "" where none does. FILE.py is its one function.
-
-    Raises:
-        TypeError: it is neither a function nor a word.
-    """
+    """The word by which the command line finds a function, FILE.py its one; "" where none does. TypeError of others."""
     __tracebackhide__ = True
     if isinstance(subject, str):
         return with_function(subject)

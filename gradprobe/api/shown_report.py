@@ -7,19 +7,13 @@ from pathlib import PurePath
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..model.layout_run import MISMATCH
-from ..model.number import plural
 from ..model.report import Report
 from ..model.writing import replace_file
 
 # By what a file's name ends with.
 _FORMS = {
-    ".json": "--json",
-    ".html": "--html",
-    ".md": "--markdown",
-    ".xml": "--junit",
-    ".sarif": "--sarif",
-}
+    ".json": "--json", ".html": "--html", ".md": "--markdown", ".xml": "--junit", ".sarif": "--sarif"
+}  # fmt: skip
 
 
 class ShownReport(Report, frozen=True, kw_only=True):
@@ -31,7 +25,6 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     @property
     def details(self) -> str:
-        """What `gradprobe check --details` prints, without colours."""
         return self.text(details=True)
 
     def text(self, *, details: bool = False, rest: str = "print(report.details)") -> str:
@@ -54,7 +47,6 @@ class ShownReport(Report, frozen=True, kw_only=True):
         return headline(self, 10_000)[0].plain
 
     def _repr_html_(self) -> str:
-        """The page in small, for notebooks."""
         from ..render.page import small_of
 
         return small_of(Reports(reports=(self,)), self.verdict, str(self))
@@ -66,50 +58,14 @@ class ShownReport(Report, frozen=True, kw_only=True):
             UsageFailure: it ends otherwise.
             OSError: the file cannot be written.
         """
-        _save(Reports(reports=(self,), origin=self.origin), file)
+        from ..commands.suite.outcome import code_of_report
+        from ..render.files import maker_of
 
-
-class ShownReports(Reports, frozen=True, kw_only=True):
-    """The reports of a battery, as `gradprobe.check` returns them. `verdict` is the worst of theirs."""
-
-    @classmethod
-    def of(cls, several: Reports) -> ShownReports:
-        """The same reports."""
-        return cls(**{name: getattr(several, name) for name in several.__struct_fields__})
-
-    def __str__(self) -> str:
-        """What `gradprobe check --battery` prints, without colours."""
-        from ..commands.suite.check_table import render_several
-        from ..render.terminal import Terminal, plain, width
-
-        look = Terminal(width(), None, utf8=True)
-        return plain(list(render_several(self, look, tracebacks=False)))
-
-    def __repr__(self) -> str:
-        """The verdict, and how many there are."""
-        wrong = sum(report.verdict == MISMATCH for report in self.counted)
-        return f"{self.verdict.upper()}  {plural(len(self.counted), 'check')}, {wrong} wrong"
-
-    def _repr_html_(self) -> str:
-        """The table and the page in small, for notebooks."""
-        from ..render.page import small_of
-
-        return small_of(self, self.verdict, f"{self!r}\n{self}")
-
-    def save(self, file: str | os.PathLike[str]) -> None:
-        """Writes them in the form that the name ends with, as a Report does."""
-        _save(self, file)
-
-
-def _save(several: Reports, file: str | os.PathLike[str]) -> None:
-    from ..commands.suite.outcome import code_of_reports
-    from ..render.files import maker_of
-
-    path, code = PurePath(os.fspath(file)), code_of_reports(several)
-    flag = _FORMS.get(path.suffix.lower())
-    if flag is None:
-        raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
-    replace_file(str(path), maker_of(flag)(several, code))
+        path, several = PurePath(os.fspath(file)), Reports(reports=(self,), origin=self.origin)
+        flag = _FORMS.get(path.suffix.lower())
+        if flag is None:
+            raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
+        replace_file(str(path), maker_of(flag)(several, code_of_report(self)))
 
 
 def shown(report: Report) -> ShownReport:

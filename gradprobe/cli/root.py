@@ -31,14 +31,13 @@ COMMANDS = (
 )
 """Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
 _PLACES = {
-    **dict.fromkeys(("audit", "doctor", "explain", "init", "lint"), "single_commands"),
+    **dict.fromkeys(("audit", "doctor", "explain", "init", "lint", "run"), "single_commands"),
     **dict.fromkeys(("diff", "show"), "view_commands"),
 }
 
 
 @functools.cache
 def imported(name: str) -> Any:
-    """A command, as the parser has it."""
     module = _PLACES.get(name, f"{name}_command")
     found = getattr(importlib.import_module(f".{module}", __package__), name)
     alone = typer.Typer(add_completion=False)

@@ -1,4 +1,4 @@
-"""Commands of one question: `audit`, `doctor`, `lint`, `explain` and `init`."""
+"""Commands of one question: `audit`, `doctor`, `lint`, `explain`, `run` and `init`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Annotated
 from ..commands import starter_files as starter
 from ..inputs.history import CheckRequest
 from ..inputs.options import FAMILIES
+from ..model.assignment import PLAIN
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.layout_run import MATCH
-from ..model.report import Report
 from ..render.terminal import (
     Progress,
     interrupted,
@@ -25,7 +25,7 @@ from ..render.terminal import (
     write_stdout,
 )
 from .command import Call, Command
-from .option_rows import argument, option
+from .option_rows import DEFAULT, argument, option
 from .report_forms import show_document
 
 _REFERENCE = argument("REFERENCE", "FILE.py:FUNCTION or MODULE:FUNCTION")
@@ -36,6 +36,10 @@ _FAMILY = f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"
 _TARGET = "What the workflow checks (default: as pyproject.toml says, else lazy)"
 _LIST = "List what can be checked here, or of the functions of FILE.py"
 _JSON = "Write that list as JSON; - for stdout"
+_COMMAND = "The command that runs the program"
+_WATCH = "MODULE:FUNCTION, the attention to watch"
+_CHECKED = "What to check with the real inputs (default: FUNCTION)"
+_ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
 _WORD = "A fault, a class of faults, a rule, an identity or a budget (default: all)"
 
 
@@ -46,16 +50,12 @@ def audit(call: Call) -> int:
     It is called as its parameters' names say, in torch or numpy, for one head or many, with and without a causal mask,
     and judged by the built-in formulas. A wrong one exits with 1.
     """
-    report = call.apart(_audited, call.request)
+    from ..commands.audit_request import audited
+
+    report = call.apart(audited, call.request)
     call.forms.show(report)
     code = 0 if report.verdict == MATCH else 1
     return call.forms.write(Reports(reports=(report,)), code)
-
-
-def _audited(request: CheckRequest) -> Report:
-    from ..commands.audit_request import audited
-
-    return audited(request)
 
 
 @Command(
@@ -124,6 +124,40 @@ def explain(call: Call, word: Annotated[str | None, argument("WORD", _WORD)] = N
     return 0
 
 
+@Command("family reference isolate")
+def run(
+    call: Call,
+    program: Annotated[list[str] | None, argument("-- COMMAND ...", _COMMAND)] = None,
+    watch: Annotated[str | None, option("--watch", _WATCH, "FUNCTION")] = None,
+    target: Annotated[str | None, option("--target", _CHECKED, "TARGET")] = None,
+    keep: Annotated[int, option("--keep", "The most sets of inputs to keep")] = 16,
+    order: Annotated[str, option("--order", _ORDER)] = PLAIN,
+) -> int:
+    """Run a program with its attention function watched, and check that with the program's real inputs and dO.
+
+    The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
+    and checked as they lay in memory.
+    """
+    if watch is None:
+        raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
+    from ..commands.record.replay import capture_plan, replay_plan, run_watched
+    from ..commands.suite.checking import Setting
+    from ..commands.suite.runner import Runner
+    from .checks import check_several
+
+    keeping = capture_plan(watch, keep, order)
+    call = call.of(replace(call.request, target=target or DEFAULT))
+    ended = run_watched(program or [], watch, keeping, quiet=call.forms.on_stdout)
+    for line in ended.sentences(watch):
+        note(line)
+    # The same function takes its tensors as it did when it was watched.
+    shapes = {"shapes": order} if target is None and order != PLAIN else {}
+    options = {**shapes, **call.request.options}
+    request = replace(call.request, target=target or watch, options=options)
+    how = Setting(call.tracebacks, isolate=call.isolate)
+    return check_several(Runner(replay_plan(ended, request), how), call.forms)
+
+
 @Command("isolate", has_case=False, is_run=False)
 def init(
     call: Call,
@@ -177,12 +211,10 @@ def _write_workflow(path: str, ci: str, target: str | None, *, force: bool) -> N
 
 
 def _list(file: str, json_file: str | None) -> int:
-    """Lists the functions of a file, or what is built in."""
-    from ..commands.target_list import builtin_targets, found_in, render_builtin, render_file
+    from ..commands.target_list import listed_targets, render_targets
 
-    listed = found_in(file) if file else builtin_targets()
-    lines = render_file(listed, width()) if file else render_builtin(listed, width())
-    show_document(json_file, listed.as_json(), lines)
+    listed = listed_targets(file)
+    show_document(json_file, listed.as_json(), render_targets(listed, width()))
     return 0
 
 

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import inspect
 import math
 import os
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...inputs import history
 from ...inputs.saved import OPTIONS, TENSORS, SavedInputs, layouts_in_words, save
 from ...inputs.tensor_layouts import placements_of
 from ...model.failures import UsageFailure
-from ...model.number import plural
-from ...model.writing import safe
 from ...targets.naming import canonical_name, conventions, readable
-from .watched_calls import WatchedCalls
+from .watched_calls import ENDING, CapturePlan, WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FOLDER = history.FOLDER / "captures"
-ENDING = ".inputs.pt"
-# The orders of axes that a function may use.
-ORDERS = ("bhld", "blhd")
 _ORDERED = ("q", "k", "v", "do", "o")
 # How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
 PATIENCE = 8
@@ -42,24 +32,7 @@ _MOST_FAILURES = 10
 
 
 class UnfitCall(Exception):
-    """A call cannot be kept. The message says why."""
-
-
-@dataclass(frozen=True)
-class CapturePlan:
-    """Where and how many sets of inputs are kept."""
-
-    folder: Path
-    keep: int
-    """The most sets."""
-    order: str
-    """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
-
-    def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise UsageFailure(f"keep must be at least 1, got {self.keep}")
-        if self.order not in ORDERS:
-            raise UsageFailure(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
+    """Why a call cannot be kept."""
 
 
 @dataclass
@@ -92,8 +65,7 @@ class WatchedFunction:
     """
 
     def __init__(self, function: Callable[..., Any], name: str, how: CapturePlan) -> None:
-        self.name, self.folder, self._how = name, how.folder, how
-        self.files: list[Path] = []
+        self.name, self._how = name, how
         self.on_change: Callable[[], None] = lambda: None
         """Called where a sentence about this process may have changed."""
         self._forms: dict[tuple[Any, ...], _CallForm] = {}
@@ -105,6 +77,10 @@ class WatchedFunction:
 
     def _begin_anew(self) -> None:
         self.seen, self._lock = WatchedCalls(imported=True), threading.RLock()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.seen.kept) >= self._how.keep
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -120,7 +96,6 @@ class WatchedFunction:
                 self._guarded(self._after, pending, output)
             return output
 
-        vars(wrapped)["watch"] = self
         return wrapped
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
@@ -161,7 +136,7 @@ class WatchedFunction:
             inputs = SavedInputs(tensors, placements, options)
             self._take_grad(_PendingCall(form, key, inputs), grad)
             return None
-        if len(self.files) >= self._how.keep or len(form.waiting) + form.idle >= PATIENCE:
+        if self._is_full or len(form.waiting) + form.idle >= PATIENCE:
             return _PendingCall(form, key, None)
         return _PendingCall(form, key, SavedInputs(_copies(tensors), placements, options))
 
@@ -193,7 +168,7 @@ class WatchedFunction:
             form.idle += inputs is not None
             return
         form.idle = 0  # so that the next call is copied
-        if len(self.files) >= self._how.keep:
+        if self._is_full:
             form.layouts.add(layout)
             self.seen.over += 1
         elif inputs is not None:
@@ -208,11 +183,10 @@ class WatchedFunction:
             self.seen.not_finite += 1
             return False
         digest = hashlib.sha256(repr(key).encode()).hexdigest()[:10]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._how.folder.mkdir(parents=True, exist_ok=True)
         word = re.sub(r"\W", "", self.name.rpartition(":")[2])
-        path = self.folder / f"{word}-{digest}{ENDING}"
+        path = self._how.folder / f"{word}-{digest}{ENDING}"
         save(path, found)
-        self.files.append(path)
         self.seen.kept[path.name] = _in_words(found)
         self.on_change()
         return True
@@ -234,25 +208,18 @@ class WatchedFunction:
         if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
             raise UnfitCall(f"a call of {self.name} inside a CUDA graph's capture was not kept")
         tensors |= {name: self._in_order(tensors[name]) for name in _ORDERED if name in tensors}
-        options = dict[str, Any]()
-        for name in OPTIONS:
-            if (value := _plain(name, given.get(name))) is not None:
-                options[name] = value
+        plain = {name: _plain(name, given.get(name)) for name in OPTIONS}
+        options = {name: value for name, value in plain.items() if value is not None}
         if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
             options |= self._fixed
         if "keep" not in tensors and options.pop("dropout", None):
             why = "which entries it dropped cannot be known"
-            self._note(f"dropout is left out of what is kept: {why}")
+            self.seen.note(f"dropout is left out of what is kept: {why}")
         return tensors, options
 
     def _in_order(self, tensor: Tensor) -> Tensor:
-        """A tensor of four axes as [B, H, L, D], in its own memory."""
         is_other = self._how.order == "blhd" and tensor.dim() == 4
         return tensor.transpose(1, 2) if is_other else tensor
-
-    def _note(self, words: str) -> None:
-        if words not in self.seen.notes:
-            self.seen.notes.append(words)
 
     def _by_canonical_name(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -276,7 +243,7 @@ class WatchedFunction:
             is_other = name in TENSORS and value is not None and not is_tensor
             if is_other or (name is None and is_tensor):
                 why = "it is no tensor of a known name"
-                self._note(f"the argument {own} of {self.name} is not kept: {why}")
+                self.seen.note(f"the argument {own} of {self.name} is not kept: {why}")
         return given
 
 
@@ -334,27 +301,6 @@ def _in_words(found: SavedInputs) -> str:
     return f"{', '.join(words)}; {layouts_in_words(found)}"
 
 
-def capture(function: Any, how: CapturePlan) -> Any:
-    """See `gradprobe.capture`. Raises UsageFailure where it is no function."""
-    if function is None:
-        return functools.partial(capture, how=how)
-    if not _is_function(function):
-        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
-    name = getattr(function, "__name__", type(function).__name__)
-    watch = WatchedFunction(function, name, how)
-    atexit.register(_tell, watch)
-    return watch.wrapped
-
-
-def parted(word: str) -> tuple[str, str]:
-    """The module and the function of "package.module:function". Raises UsageFailure where the word has another form."""
-    place, colon, name = word.partition(":")
-    if not colon or not all(part.isidentifier() for part in (name, *place.split("."))):
-        way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
-        raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {word!r}", way_out)
-    return place, name
-
-
 def put_in_place(module: ModuleType, word: str, how: CapturePlan) -> WatchedFunction:
     """Watches a module's function in its place. Raises UsageFailure where the module has no such function."""
     name = word.rpartition(":")[2]
@@ -363,23 +309,8 @@ def put_in_place(module: ModuleType, word: str, how: CapturePlan) -> WatchedFunc
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         words = f"{word}: {module.__file__} has no function {name}"
         raise UsageFailure(words, f"it has: {', '.join(own) or 'none'}")
-    if not _is_function(function):
+    if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
     watch = WatchedFunction(function, word, how)
     setattr(module, name, watch.wrapped)
     return watch
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type)
-
-
-def _tell(watch: WatchedFunction) -> None:
-    if watch.files:
-        sets = plural(len(watch.files), "set")
-        lines = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
-        lines.append(f"check with: gradprobe check TARGET --inputs {watch.files[0]}")
-    else:
-        lines = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
-    for line in [*lines, *watch.seen.troubles()]:
-        print(safe(f"gradprobe: {line}"), file=sys.stderr)

@@ -1,4 +1,7 @@
-"""The side of `gradprobe run` in a watched program: waits until a module is imported, and wraps its function."""
+"""The side of `gradprobe run` in a watched program: waits until a module is imported, and wraps its function.
+
+The program's Python may have nothing of what gradprobe needs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import Failure
-from .watched_calls import WatchedCalls
+from .watched_calls import CapturePlan, WatchedCalls
 
 if TYPE_CHECKING:
     from .capture import WatchedFunction
@@ -36,7 +39,8 @@ class ImportHook(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
         self.module = self.word.partition(":")[0]
-        self.folder = Path(os.environ["GRADPROBE_FOLDER"])
+        keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
+        self.how = CapturePlan(Path(os.environ["GRADPROBE_FOLDER"]), keep, order)
         self.busy = self.done = False
         self.watch: WatchedFunction | None = None
         has_torch = importlib.util.find_spec("torch") is not None
@@ -91,11 +95,10 @@ class ImportHook(importlib.abc.MetaPathFinder):
         if self.done:
             return
         self.done = True
-        from .capture import CapturePlan, put_in_place
-
         try:
-            keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
-            self.watch = put_in_place(module, self.word, CapturePlan(self.folder, keep, order))
+            from .capture import put_in_place
+
+            self.watch = put_in_place(module, self.word, self.how)
             self.watch.on_change = self.write
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
@@ -110,6 +113,6 @@ class ImportHook(importlib.abc.MetaPathFinder):
         seen.main = next(iter(getattr(sys, "argv", [])), "")
         seen.path = [os.path.abspath(entry) for entry in sys.path]
         try:
-            seen.write(self.folder)
+            seen.write(self.how.folder)
         except OSError as error:
             print(f"gradprobe: cannot write what was seen: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,34 +11,42 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ...inputs.history import CheckRequest, make_folder
+from ...inputs import history
+from ...inputs.history import CheckRequest
 from ...model.failures import TargetFailure, UsageFailure
 from ...model.number import plural
 from ...processes.executables import STARTUP
 from ..suite.plan import Plan, PlannedCheck
-from .capture import ENDING, FOLDER, CapturePlan, parted
-from .watched_calls import WatchedCalls, calls_seen
+from .watched_calls import ENDING, CapturePlan, WatchedCalls
+
+_ORDERS = ("bhld", "blhd")
 
 
 @dataclass(frozen=True)
 class ProgramResult:
-    code: int
-    """As Popen gives it: negative for a signal."""
+    how: str
     files: tuple[str, ...]
     """The sets that were kept, in the order of their calls."""
     seen: WatchedCalls
 
-    @property
-    def in_words(self) -> str:
-        if self.code < 0:
-            with contextlib.suppress(ValueError):
-                return f"the command was ended by {signal.Signals(-self.code).name}"
-        return f"the command ended {f'with exit code {self.code}' if self.code else 'well'}"
-
     def sentences(self, watch: str) -> list[str]:
         sets = plural(len(self.files), "set")
-        return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
+        return [f"{self.how}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
+
+
+def capture_plan(watch: str, keep: int, order: str) -> CapturePlan:
+    """Raises UsageFailure where a word has another form."""
+    place, colon, name = watch.partition(":")
+    if not colon or not all(part.isidentifier() for part in (name, *place.split("."))):
+        way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
+        raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {watch!r}", way_out)
+    if keep < 1:
+        raise UsageFailure(f"--keep must be at least 1, got {keep}")
+    if order not in _ORDERS:
+        raise UsageFailure(f"--order must be one of {', '.join(_ORDERS)}, got {order!r}")
+    return CapturePlan(history.FOLDER / "captures" / f"{place}.{name}", keep, order)
 
 
 def run_watched(
@@ -51,55 +60,62 @@ def run_watched(
         quiet: the command's stdout goes to stderr.
 
     Raises:
-        UsageFailure: the arguments are wrong, or there is no such command.
+        UsageFailure: there is no such command, or the folder cannot be written.
         TargetFailure: nothing was kept. The message says what was seen instead.
     """
-    parted(watch)
     if not command:
         example = f"for example gradprobe run --watch {watch} -- python3 train.py"
         raise UsageFailure("run: no command", example)
     if shutil.which(command[0]) is None:
-        itself = f"gradprobe itself runs in {sys.executable}"
-        way_out = f"what follows -- is run as it stands; {itself}"
+        way_out = (
+            f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
+        )
         raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
-    _clear(how)
+    _clear(how.folder)
+    path = filter(None, (str(STARTUP), os.environ.get("PYTHONPATH", "")))
+    environment = os.environ | how.as_environment(watch) | {"PYTHONPATH": os.pathsep.join(path)}
     stdout = 2 if quiet else None
-    process = subprocess.Popen([*command], env=_environment(watch, how), stdout=stdout)
+    process = subprocess.Popen([*command], env=environment, stdout=stdout)
     try:
         code = process.wait()
     except KeyboardInterrupt:  # the first Ctrl-C belongs to the command
         code = process.wait()
     found = sorted(how.folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    files, seen = tuple(map(str, found[: how.keep])), calls_seen(how.folder)
-    ended = ProgramResult(code, files, seen or WatchedCalls())
+    seen = _calls_seen(how.folder)
     if found:
-        sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
-        return ended
+        seen = seen or WatchedCalls()
+        sys.path += [entry for entry in seen.path if entry not in sys.path]
+        return ProgramResult(_in_words(code), tuple(map(str, found[: how.keep])), seen)
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (with -I, -S and -E it does not)"
     why = seen.why_nothing(watch) if seen else why
-    ways = [*(ended.seen.troubles() if ended.seen.calls else ()), "nothing was checked"]
-    words = f"no inputs of {watch} were kept, and {ended.in_words}: {why}"
+    ways = [*(seen.troubles() if seen and seen.calls else ()), "nothing was checked"]
+    words = f"no inputs of {watch} were kept, and {_in_words(code)}: {why}"
     raise TargetFailure(words, "; ".join(ways))
 
 
-def _clear(how: CapturePlan) -> None:
-    folder = how.folder
+def _in_words(code: int) -> str:
+    """How the command ended, by its exit code as Popen gives it: negative for a signal."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the command was ended by {signal.Signals(-code).name}"
+    return f"the command ended {f'with exit code {code}' if code else 'well'}"
+
+
+def _clear(folder: Path) -> None:
     try:
+        history.make_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        if folder.is_relative_to(FOLDER):
-            make_folder()
         for old in (*folder.glob(f"*{ENDING}"), *folder.glob("seen-*.json")):
             old.unlink()
     except OSError as error:
         raise UsageFailure(f"{folder}: cannot be written, {error.strerror}") from error
 
 
-def _environment(watch: str, how: CapturePlan) -> dict[str, str]:
-    path = [str(STARTUP), os.environ.get("PYTHONPATH", "")]
-    own = {"GRADPROBE_ENTRY": f"{__package__}.import_hook:enter"}
-    own |= {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
-    own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
-    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+def _calls_seen(folder: Path) -> WatchedCalls | None:
+    whole, files = WatchedCalls(), sorted(folder.glob("seen-*.json"))
+    for file in files:
+        whole.add(WatchedCalls(**json.loads(file.read_text())))
+    return whole if files else None
 
 
 def replay_plan(ended: ProgramResult, request: CheckRequest) -> Plan:

@@ -1,4 +1,4 @@
-"""WatchedCalls: counts what a watched function did, and says in a sentence why nothing was kept."""
+"""What a watched program keeps and counts of a function, and why it kept nothing, in a sentence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from typing import Any
 
 from ...model.number import plural
 
+ENDING = ".inputs.pt"
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    folder: Path
+    keep: int
+    order: str
+    """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
+
+    def as_environment(self, word: str) -> dict[str, str]:
+        words = {"WATCH": word, "FOLDER": str(self.folder.resolve())}
+        words |= {
+            "KEEP": str(self.keep),
+            "ORDER": self.order,
+            "ENTRY": f"{__package__}.import_hook:enter",
+        }
+        return {f"GRADPROBE_{name}": value for name, value in words.items()}
+
 
 @dataclass
 class WatchedCalls:
@@ -17,25 +36,25 @@ class WatchedCalls:
 
     imported: bool = False
     trouble: str = ""
-    """Why the function could not be wrapped."""
     calls: int = 0
     without_grad: int = 0
     """Calls under no_grad, or in which no input needs a gradient."""
     not_finite: int = 0
     over: int = 0
-    """Sets that were not kept because the limit was reached."""
     kept: dict[str, str] = field(default_factory=dict)
     """By the name of its file what a set is, in words."""
     failures: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What a kept set leaves out."""
     main: str = ""
-    """The file that the process ran."""
     path: list[str] = field(default_factory=list)
     python: str = ""
     """The Python that ran it, where the function was not wrapped."""
     torch: bool = False
-    """Whether that Python has torch."""
+
+    def note(self, words: str) -> None:
+        if words not in self.notes:
+            self.notes.append(words)
 
     def write(self, folder: Path) -> None:
         partial = folder / f".seen-{os.getpid()}"
@@ -83,12 +102,10 @@ class WatchedCalls:
         return f"{never}: {how}; move the function into a module that it imports"
 
     def troubles(self) -> list[str]:
-        """One sentence for everything that went wrong or was left out."""
         words = [f"{what} ({_times(times)})" for what, times in self.failures.items()]
         if self.over:
-            words.append(
-                f"{plural(self.over, 'set')} more not kept: the limit is {len(self.kept)}"
-            )
+            more, limit = plural(self.over, "set"), len(self.kept)
+            words.append(f"{more} more not kept: the limit is {limit}")
         if self.kept and self.not_finite:
             sets = plural(self.not_finite, "set")
             words.append(f"{sets} not kept for holding NaN or infinite numbers")
@@ -97,11 +114,3 @@ class WatchedCalls:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
-
-
-def calls_seen(folder: Path) -> WatchedCalls | None:
-    """What all processes saw, as each wrote it there; None where none did."""
-    whole, files = WatchedCalls(), sorted(folder.glob("seen-*.json"))
-    for file in files:
-        whole.add(WatchedCalls(**json.loads(file.read_text())))
-    return whole if files else None
