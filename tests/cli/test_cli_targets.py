@@ -19,15 +19,17 @@ def _without_cuda(monkeypatch):
 def test_every_target_is_listed_with_what_it_takes_and_exposes_or_what_it_needs():
     ran = run("init --list --json list.json", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")
-    paragraph = ran.out.partition("\nsdpa-math ")[2].partition("\n\n")[0].splitlines()
-    assert paragraph[0] == "     PyTorch's SDPA of plain operations"
+    paragraph = (
+        ran.out.partition("\ngradprobe check sdpa-math\n")[2].partition("\n\n")[0].splitlines()
+    )
+    assert paragraph[0] == "             PyTorch's SDPA of plain operations"
     assert paragraph[1].startswith("  family     softmax, a forward through autograd, sdpa.py:")
     assert paragraph[2:] == [
         "  takes      --causal --align --window --scale --bias --alibi --mask --seqlens",
         "             --cu-seqlens --cu-seqlens-k",
         "  exposes    O dQ dK dV dBias",
     ]
-    for words in (*(f"\n{name} " for name in BUILTINS), "FILE.py:FUNCTION", "MODULE:FUNCTION"):
+    for words in (*(f"{name}\n" for name in BUILTINS), "FILE.py:FUNCTION", "MODULE:FUNCTION"):
         assert words in f"\n{ran.out}"
     assert max(map(len, ran.out.splitlines())) <= 80
     assert "\x1b" not in ran.out
