@@ -4,14 +4,24 @@ import importlib.util
 import os
 import random
 import re
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from gradprobe.cli.watch_command import Sources, at_first, imported, listed_files
+from gradprobe.commands.suite.checking import sources_of
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.plan import PlannedCheck
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.documents import report_from
 from tests.cli.command import SMALL, run
 from tests.cli.test_cli_killed import left_of
 from tests.cli.watching import KERNEL, Watching, put
+from tests.render.test_comparison import wrong_in
+from tests.render.written import document
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"
@@ -114,3 +124,31 @@ def test_ten_saves_take_no_memory_and_leave_no_process(folder, how):
         watch.process.kill()
         watch.process.wait()
     assert left_of(f"GRADPROBE_TEST_MARK={mark}".encode()) == []
+
+
+def planned(**options):
+    return PlannedCheck("", CheckRequest("own.py:f", None, None, options))
+
+
+def test_files_count_by_what_stands_in_them(tmp_path):
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("1")
+    sources = Sources.of(at_first(planned()))
+    assert sorted(sources.digests) == [str(tmp_path), str(tmp_path / "own.py")]
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("2")
+    assert sources.changed == []
+    Path("own.py").write_text("2")
+    Path("new.cu").write_text("2")
+    assert [listed_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
+
+
+def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
+    for name in ("own.py", "other.py", "own.cu", "tile.cuh"):
+        (tmp_path / name).write_text("")
+    target = {"name": "own.py:f", "file": str(tmp_path / "own.py"), "sha256": ""}
+    target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
+    report = report_from(document(wrong_in(), target=target))
+    report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
+    files = imported(planned(), CheckOutcome(planned().request, report))
+    assert {Path(file).name for file in files} == {"own.py", "own.cu", "tile.cuh"}
