@@ -26,7 +26,6 @@ from .command import Call, Command
 from .option_rows import option
 
 _APPLY = "Write the edit into the file, after asking; then check again"
-_PLAUSIBLE = "Write also an edit that matches here and is not certain"
 
 
 @Command("target family reference fix_budget timeout isolate")
@@ -34,7 +33,6 @@ def fix(
     call: Call,
     apply: Annotated[bool, option("--apply", _APPLY)] = False,
     yes: Annotated[bool, option("--yes", "Do not ask")] = False,
-    plausible: Annotated[bool, option("--plausible", _PLAUSIBLE)] = False,
 ) -> int:
     """Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.
 
@@ -57,14 +55,14 @@ def fix(
     if not call.forms.on_stdout:
         reasons = render_reasons(report, width()) if report.failing else []
         show([*headline(report, width()), *reasons])
-    is_meant = edit is not None and (edit.is_certain or plausible)
+    is_meant = edit is not None and edit.is_certain
     reports = Reports(reports=(report,), origin=report.origin)
     code = call.forms.write(reports, 0 if is_meant and code == 1 else code)
     if not apply or edit is None:
         return code
     if not is_meant:
         words = "; ".join(("the edit matches here and is not certain", *edit.reservations))
-        raise UsageFailure(f"--apply: {words}", "read it, and add --plausible to write it")
+        raise UsageFailure(f"--apply: {words}", "read it, and make it by hand")
     _refuse_link(Path(parts_of(call.request.target)[0]))
     if not _is_written(edit, yes=yes):
         return 1
@@ -104,7 +102,6 @@ def _is_written(edit: TriedEdit, *, yes: bool) -> bool:
 
 
 def _refuse_link(file: Path) -> None:
-    """Raises UsageFailure for a symbolic link."""
     if file.is_symlink():
         words = f"--apply: {file} is a symbolic link to {file.readlink()}, and no link is followed to write"
         raise UsageFailure(words, f"name the file itself: {file.resolve()}")

@@ -48,7 +48,7 @@ def test_fix_writes_through_no_link(mine):
     assert str(real) in ran.err
 
 
-def test_an_edit_that_matches_here_alone_is_written_only_where_that_is_asked_for(mine):
+def test_an_edit_that_matches_here_alone_is_shown_and_not_written(mine):
     """A branch that no case comes to may need the edit too, or another one."""
     branch = "    if n_ctx > 5000:\n        do = do * 1.0\n"
     store = "    tl.store(delta_ptr"
@@ -59,6 +59,5 @@ def test_an_edit_that_matches_here_alone_is_written_only_where_that_is_asked_for
     assert "MATCHES HERE, tried" in ran.out
     assert "not run: line" in ran.out
     refused = run("fix --apply --yes")
-    assert (refused.code, "add --plausible" in refused.err) == (2, True)
-    assert run("fix --apply --yes --plausible").code == 0
-    assert mine.read_text() == RIGHT.replace(store, branch + store)
+    assert (refused.code, "not certain" in refused.err) == (2, True)
+    assert mine.read_text() == EXAMPLE.replace(store, branch + store)
