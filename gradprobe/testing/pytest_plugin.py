@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ..api.arguments import Subject
     from ..api.shown_report import ShownReport
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
@@ -35,9 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(SETTING, words, type="bool", default=False)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True)  # before any conftest.py, which may import Triton
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Before any conftest.py, which may import Triton."""
     if early_config.getini(SETTING):
         from ..targets.builtin import has_driver
 
@@ -58,7 +56,7 @@ class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name
 def check_backward(request: pytest.FixtureRequest) -> Callable[..., ShownReport]:
     """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
 
-    def check(target: Subject | None = None, **options: Any) -> ShownReport:
+    def check(target: Any = None, **options: Any) -> ShownReport:
         __tracebackhide__ = True
         report = _report(request.node, target, options)
         if report.failing:
@@ -87,13 +85,22 @@ def _fail(report: ShownReport) -> None:
         raise Mismatch(report.text(rest=""), pytrace=False)  # type: ignore[call-arg]
 
 
-def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> ShownReport:
-    """A check; its table goes into the test's report where it matches, and properties into pytest's JUnit XML."""
+def _report(item: pytest.Item, target: Any, options: dict[str, Any]) -> ShownReport:
+    """A check of the call's target and options, completed by the nearest marker, the class's, then the module's."""
     __tracebackhide__ = True
     from . import report_on
 
     item.stash[_CHECKED] = True
-    target, options = _with_markers(item, target, options)
+    for marker in item.iter_markers(MARKER):
+        if len(marker.args) > 1:
+            words = f"takes one target, and options by name, got {marker.args!r}"
+            raise TypeError(f"the marker {MARKER} {words}")
+        options = {**marker.kwargs, **options}
+        of_marker = options.pop("target", None)
+        target = target if target is not None else next(iter(marker.args), of_marker)
+    if target is None:
+        words = f"neither a call of {FIXTURE} nor a marker {MARKER} names a target"
+        raise TypeError(f"nothing to check: {words}")
     report = report_on(target, **options)
     properties = {"target": report.name, "verdict": report.verdict}
     properties["layouts"] = " ".join(run.layout for run in report.runs)
@@ -105,22 +112,3 @@ def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) 
         item.add_report_section("call", MARKER, report.text(rest=""))
     item.user_properties += [(f"{MARKER}_{name}", value) for name, value in properties.items()]
     return report
-
-
-def _with_markers(
-    item: pytest.Item, target: Subject | None, options: dict[str, Any]
-) -> tuple[Subject, dict[str, Any]]:
-    """The target and options of the call, completed by the nearest marker, then by those of the class and module."""
-    __tracebackhide__ = True
-    for marker in item.iter_markers(MARKER):
-        if len(marker.args) > 1:
-            words = f"takes one target, and options by name, got {marker.args!r}"
-            raise TypeError(f"the marker {MARKER} {words}")
-        named = dict(marker.kwargs)
-        of_marker = named.pop("target", None)
-        target = target if target is not None else next(iter(marker.args), of_marker)
-        options = named | options
-    if target is None:
-        words = f"neither a call of {FIXTURE} nor a marker {MARKER} names a target"
-        raise TypeError(f"nothing to check: {words}")
-    return target, options
