@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..commands.suite.check_table import LISTED, CheckTable, closing, simplest
+from ..commands.suite.check_table import CheckTable, closing, simplest
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome, code_of
 from ..commands.suite.plan import Counterpart, PlannedCheck
@@ -24,7 +24,6 @@ from ..model.report import Report
 from ..render.terminal import (
     Progress,
     interrupted,
-    note,
     print_failure,
     show,
     terminal,
@@ -66,11 +65,7 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
 
 
 def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
-    """Checks another target, then this one, and shows this one with what it differs in; the exit code.
-
-    Raises:
-        UsageFailure: as `report_beside` does.
-    """
+    """Checks another target, then this one beside it; the exit code. UsageFailure as `report_beside`."""
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         kept = os.path.join(folder, "given.pt")
         with Progress() as tick:
@@ -88,11 +83,7 @@ def _case_line(planned: PlannedCheck) -> list[Text]:
 
 
 def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:
-    """Shows a check that was made, and writes every form that was asked for; its exit code.
-
-    Args:
-        rest: the command that shows all of it, where that is not the same one with --details.
-    """
+    """Shows a check that was made, and writes its forms; the exit code. `rest` is another command that shows all."""
     said = say(report, tracebacks)
     forms.show(report, rest)
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
@@ -125,8 +116,6 @@ def say(report: Report, tracebacks: bool) -> str:
     return error.message
 
 
-# Of checks whose matches are not listed: how many lie between two words on stderr of how far it is.
-_BETWEEN = 20
 # Of the time that passes between two versions of the files, how much writing one may take.
 _SHARE = 0.05
 
@@ -153,7 +142,6 @@ def check_several(runner: Runner, forms: Forms) -> int:
                     due = over + (over - now) / _SHARE
                 if is_shown:
                     tick.over(functools.partial(show, table.line_of(outcome.report)))
-                _say_how_far(runner)
             runner.finish(tick)
     except KeyboardInterrupt:
         runner.fold()
@@ -181,14 +169,6 @@ def check_several(runner: Runner, forms: Forms) -> int:
     return forms.write(several, code_of(codes) if codes or runner.expected else Failure.exit_code)
 
 
-def _say_how_far(runner: Runner) -> None:
-    """Says on stderr of many checks, whose matches are not listed, how many are made, where no bar does."""
-    made, expected = len(runner.checks), runner.expected
-    if not sys.stderr.isatty() and expected > LISTED and made % _BETWEEN == 0:
-        note(f"{made} of {expected} checked")
-
-
 def say_nothing_compared(several: Reports) -> None:
-    """Says on stderr where a target took none of the cases: that is no match."""
     if not several.counted and not several.planned:
         print_failure(Failure("nothing was compared: the target takes none of the cases"))

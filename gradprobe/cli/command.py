@@ -37,7 +37,6 @@ class Call:
     """A target and its case, how it is run, and what is written of it."""
 
     line: str
-    """The command line, as it was typed."""
     target: str | None
     """As it was named; None where it was not."""
     request: CheckRequest
@@ -51,7 +50,6 @@ class Call:
 
     @property
     def chosen(self) -> str:
-        """Why it is of this target, where nobody named one."""
         return rows.BUILT_IN if self.target is None else ""
 
     def of(self, request: CheckRequest) -> Call:
@@ -76,7 +74,7 @@ class Call:
         return self.of(CheckRequest(before.target, family, reference, options)), True
 
     def settings(self, *, has_targets: bool = False, ignored: Collection[str] = ()) -> Settings:
-        """Those of this folder. What of them is in force is said on stderr.
+        """Those of this folder, of which it is said what is in force.
 
         Args:
             has_targets: whether the table says what to run.
@@ -94,11 +92,6 @@ class Call:
         return settings
 
     def setting(self, settings: Settings, *, several: bool = False, **more: Any) -> Setting:
-        """How checks are made. Of several that fail, edits would take the time of each: they are tried where asked for.
-
-        Raises:
-            UsageFailure: the timeout is none, or is of a check that this process makes.
-        """
         timeout = settings.timeout(self.timeout)
         if self.timeout is not None and not self.isolate:
             words = "--timeout stops a process, and --no-isolate is in this one"
@@ -114,7 +107,6 @@ class Call:
         )
 
     def targets(self, settings: Settings) -> list[str]:
-        """What is tried one after another: what is named, else those of the project, else the built-in."""
         if self.target is None and settings.top.targets:
             return list(settings.top.targets)
         if self.target is None:
@@ -130,10 +122,7 @@ class Call:
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
-    """Raises UsageFailure where an option has another form, or no target or reference can be meant.
-
-    Neither the target nor torch is imported.
-    """
+    """Raises UsageFailure where an option has another form, or no target or reference can be meant. Without torch."""
     parse(request.options)
     refuse_unknown_family(request.family)
     if request.target in BUILTINS and not request.reference:
@@ -163,9 +152,7 @@ class Command:
     """The rows of `option_rows.SHARED` that it takes, and "target"."""
     target: rows.Row = rows.TARGET
     takes_file: bool = False
-    """Whether FILE.py is a target; else it stands for its one function that can be checked."""
     has_case: bool = True
-    """Whether it takes the options of a case."""
     several: bool = False
     """Whether each of them may be given several times; the options are lists then, and not looked at."""
     is_run: bool = True
@@ -206,7 +193,6 @@ class Command:
 
     @contextlib.contextmanager
     def _surroundings(self, call: Call, max_memory: str | None) -> Iterator[None]:
-        """What holds while it runs, once nothing is wrong about its words."""
         if self.is_run and not call.request.options.get("untested"):
             refuse_untested()
         with contextlib.ExitStack() as stack:
@@ -221,7 +207,6 @@ class Command:
             yield
 
     def _call(self, words: dict[str, Any], flags: Sequence[str], line: str) -> Call:
-        """The Call of all words that the parser gives but the command's own."""
         words.pop("help_all", None)
         files = {flag: words.pop(flag[2:]) for flag in flags}
         files = {

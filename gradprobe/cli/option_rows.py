@@ -28,7 +28,6 @@ def argument(metavar: str, help: str) -> Any:
 
 
 def _print_all(ctx: typer.Context, value: bool) -> None:
-    """Prints the help with every option, and ends the command."""
     if value and not ctx.resilient_parsing:
         ctx.meta[_ALL] = True
         typer.echo(ctx.get_help(), color=ctx.color)
@@ -44,7 +43,6 @@ def _row(kind: Any, default: Any, flags: str, *words: str | None, **more: Any) -
 
 
 def _of_environment(kind: Any, default: Any, flags: str, *words: str, **more: Any) -> Row:
-    """An option that GRADPROBE_NAME may give too."""
     name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     more |= {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
     return _row(kind, default, flags, *words, **more)
@@ -98,7 +96,6 @@ def case_rows(*, several: bool) -> dict[str, Row]:
 
 
 def form_rows(flags: Sequence[str]) -> dict[str, Row]:
-    """The option of each form of a report."""
     rows = {}
     for flag in flags:
         if not FORMS[flag].unfinished:

@@ -32,11 +32,9 @@ class ProgressNote:
     """How far the body of a command is; `tell(ProgressNote(...))` shows it."""
 
     words: str
-    """What is done now."""
     done: int
     of: int
     things: str
-    """What is counted."""
     kept: str = KEPT
     """What Ctrl-C leaves now, told with the count."""
 
@@ -48,11 +46,7 @@ def apart(
     isolate: bool,
     show_traceback: bool = False,
 ) -> T:
-    """What the body of a command returns, run in a process of its own.
-
-    Args:
-        body: a function of a module, since it is found there by its name.
-        isolate: whether it is one; without, all is done in this process, for a debugger.
+    """What the body of a command, a function of a module, returns in a process of its own, or in this for a debugger.
 
     Raises:
         Failure: what the command raised there, or how the target ended it.

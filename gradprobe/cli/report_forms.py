@@ -45,7 +45,6 @@ class Forms:
 
     @property
     def json(self) -> str | None:
-        """The file of the report as JSON."""
         return self.files.get("--json")
 
     def show(self, report: Report, rest: str = "") -> None:
@@ -81,7 +80,7 @@ class Forms:
         return Forms(again).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
-        """Writes every form that was asked for; the exit code, which is 2 in place of 0 where one cannot be written.
+        """Writes every form; the exit code, which is 2 in place of 0 where one cannot be written.
 
         Args:
             code: what the checks came to; None as long as more of them are to come.
@@ -98,12 +97,13 @@ class Forms:
             return
         from ..render.source_places import with_origin
 
-        several = with_origin(several)
-        # Two in one place were refused: only the first says so there.
-        places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
+        several, places = with_origin(several), dict[str, tuple[str, str]]()
+        for flag, file in self.files.items():
+            # Two in one place were refused: only the first says so there.
+            places.setdefault(_place(file), (flag, file))
         # All are made before one is written: then they change at one moment.
-        texts = [(*place, maker_of(place[0])(several, code)) for place in places.values()]
-        for flag, file, text in reversed(texts):
+        texts = [(flag, file, maker_of(flag)(several, code)) for flag, file in places.values()]
+        for flag, file, text in texts:
             yield write_form(flag, file, text)
         if "--github" in self.files:
             yield _summarize(several)
@@ -145,17 +145,12 @@ def _summarize(several: Reports) -> UsageFailure | None:
 
 
 def write_failure(forms: Forms, failure: Failure, line: str, target: str = "") -> int:
-    """Writes a failure that is on stderr already in each form asked for; the exit code.
-
-    Args:
-        line: the command line, as it was typed.
-    """
+    """Writes a failure that is on stderr already in each form; `line` is the command line as typed. The exit code."""
     made = Reports(reports=(failed_report(failure, line, target),))
     return forms.write(made, failure.exit_code, said=str(failure))
 
 
 def report_error(error: Exception, show_traceback: bool) -> Failure:
-    """The failure that an error is, said on stderr."""
     failure = as_failure(error)
     if show_traceback:
         write_stderr("".join(traceback.format_exception(error)))

@@ -61,7 +61,6 @@ def diff(
 def _view_of(
     views: tuple[CloseUp, ...], name: str, place: tuple[int, int] | None
 ) -> CloseUp | None:
-    """The view of an intermediate, of a head where one is asked for."""
     for view in views:
         if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
             return view

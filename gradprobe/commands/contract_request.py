@@ -46,7 +46,6 @@ class Contract:
     sums: Mapping[str, str] = field(default_factory=dict)
     """By gradient that is added up in fewer bits than float32: how."""
     unread: tuple[str, ...] = ()
-    """The results whose arithmetic is none that is known."""
     absent: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     reproduce: str = ""
@@ -80,9 +79,6 @@ def read_contract(request: CheckRequest) -> Contract:
 
 def contract_of(target: Target, case: Case) -> Contract:
     """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what operand it rounds.
-
-    Args:
-        case: its pattern does not count; with a scale for which dyadic values exist.
 
     Raises:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.

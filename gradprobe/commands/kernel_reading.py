@@ -36,7 +36,6 @@ class Inquiry:
     word: str
     findings: tuple[LintFinding, ...]
     kernels: tuple[str, ...]
-    """The names of those that were read."""
     untold: tuple[str, ...]
     """`do_ptr of kernel`: the pointers that go where they are not followed, or by strides that no name tells of."""
 
@@ -89,7 +88,6 @@ def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
 
 
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
-    """The document gradprobe.lint/2."""
     findings = []
     for finding in inquiry.findings:
         said = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
@@ -101,11 +99,7 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
 
 
 def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
-    """Lines of a console: the verdict first, then each finding, then what was read.
-
-    Args:
-        details: whether all of them are shown, and not as many as 24 rows have room for.
-    """
+    """Lines of a console: the verdict, then as many findings as 24 rows have room for, with `details` all."""
     count, verdict = len(inquiry.findings), inquiry.verdict
     none = "no pointer advances by a stride that is called another tensor's"
     head = f"{verdict.upper()}  {plural(count, 'wrong stride') if count else none}"

@@ -22,7 +22,6 @@ _LONGEST = 31_536_000.0
 
 
 def seconds(word: float) -> float:
-    """The timeout. Raises UsageFailure where it is none."""
     if not 0 < word <= _LONGEST:
         most = f"at most {_LONGEST:.0f}"
         raise UsageFailure(f"--timeout must be seconds above 0, and {most}, got {word}")
@@ -59,7 +58,6 @@ class Settings:
     top: Scope = Scope()
     cases: Mapping[str, Scope] = field(default_factory=dict)
     limit: float | None = None
-    """Seconds for one check."""
 
     def over(self, request: CheckRequest) -> CheckRequest:
         """A check that the command line names. The table's family and reference are those of its own targets."""
@@ -69,7 +67,6 @@ class Settings:
         return CheckRequest(request.target, family, reference, options)
 
     def timeout(self, given: float | None) -> float | None:
-        """The seconds for one check. Raises UsageFailure: --timeout is no valid time."""
         return self.limit if given is None else seconds(given)
 
     def line(self, given: Collection[str], *, has_targets: bool) -> str:
@@ -111,25 +108,28 @@ def merged(strong: Mapping[str, Any], weak: Mapping[str, Any]) -> dict[str, Any]
 
 def settings_of(folder: Path) -> Settings:
     """What the nearest pyproject.toml with a table says, from a folder upwards. UsageFailure."""
-    for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+    for file in _files(folder):
         table = table_of(file)
         if table is None:
             continue
         top = dict(table)
-        cases = top.pop("cases", {})
+        cases, limit = top.pop("cases", {}), top.pop("timeout", None)
         if not isinstance(cases, Mapping) or not all(isinstance(c, dict) for c in cases.values()):
             way_out = "write [tool.gradprobe.cases.NAME] above a case's options"
             raise UsageFailure(f"{file}: cases in [tool.gradprobe] must hold tables", way_out)
-        place = min(os.path.relpath(file), str(file), key=len)
         scopes = {
             name: _scope(file, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS)
             for name, case in cases.items()
         }
-        limit = top.pop("timeout", None)
         if limit is not None:
             limit = _word(_TIMEOUT, limit, f"timeout in [tool.gradprobe] of {file}")
+        place = min(os.path.relpath(file), str(file), key=len)
         return Settings(place, _scope(file, top, "[tool.gradprobe]", _TOP_ROWS), scopes, limit)
     return Settings()
+
+
+def _files(folder: Path) -> list[Path]:
+    return [above / "pyproject.toml" for above in (folder, *folder.parents)]
 
 
 def table_of(file: Path) -> Mapping[str, Any] | None:
@@ -148,7 +148,11 @@ def table_of(file: Path) -> Mapping[str, Any] | None:
         raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
     text = raw.decode(errors="replace")
     try:
-        tools = _toml().loads(text).get("tool", {})
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        tools = tomllib.loads(text).get("tool", {})
     except (ValueError, RecursionError) as error:
         if "tool.gradprobe" not in text:
             return None
@@ -160,17 +164,9 @@ def table_of(file: Path) -> Mapping[str, Any] | None:
     return table
 
 
-def _toml() -> Any:
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef]
-    return tomllib
-
-
 def refuse_misspelt(folder: Path) -> None:
     """Raises UsageFailure where a table of nearly this tool's name may be meant, which is not read."""
-    for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+    for file in _files(folder):
         text = file.read_text("utf-8", "replace") if file.is_file() else ""
         tools = re.findall(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", text, re.MULTILINE)
         for close in difflib.get_close_matches("gradprobe", tools, 1, 0.85):

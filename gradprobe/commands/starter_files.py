@@ -56,7 +56,6 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
 
 
 def _refuse_outside(word: str) -> None:
-    """Raises UsageFailure for a file that a workflow would not find."""
     place = Path("" if word in BUILTINS else parts_of(word)[0])
     is_outside = place.is_absolute() or ".." in place.parts
     if place.suffix == ".py" and (is_outside or not place.is_file()):
