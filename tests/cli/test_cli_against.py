@@ -62,11 +62,8 @@ def test_a_wrong_rewrite_differs_first_where_it_is_wrong(folder):
     assert {name: (one.differing, one.beyond) for name, one in by_name.items()} == {
         "P": (1, 1), "dQ": (0, 0), "dK": (15 * 8, 15 * 8), "dV": (0, 0),
     }  # fmt: skip
-    assert (by_name["dK"].heads, by_name["dK"].first.row, by_name["dK"].first.head) == (
-        (1,),
-        5,
-        1,
-    )
+    first = by_name["dK"].first
+    assert (by_name["dK"].heads, first.row, first.head) == ((1,), 5, 1)
     assert by_name["P"].first.expected == pytest.approx(float(by_name["P"].other), rel=1e-5)
     for words in (
         "AGAINST kernels_of_mine.py:old (torch on cpu",

@@ -117,9 +117,3 @@ def test_the_error_map_marks_the_one_wrong_tile_and_leaves_masked_tiles_blank():
     assert "  wrong rows: 2 (1 of 70)" in ran.out.splitlines()
     ran = run(f"diff dS soft.py:backward {SMALL} --seqlen 70 --causal")
     assert (ran.code, map_of(ran)) == (0, ["··", "····", "·····"])
-
-
-def test_at_shows_the_head_that_was_asked_for_and_exits_by_the_whole_check():
-    ran = run(f"diff dq soft.py:doubled_dq {SMALL} --at 0,0")
-    assert ran.code == 1
-    assert "dQ  batch 0, head 0: all 160 elements within budget" in ran.out

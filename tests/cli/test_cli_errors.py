@@ -50,7 +50,7 @@ REFUSED = [
     ("audit soft.py:backward --layout do=blhd", 2, ("--layout: an audit draws small cases of its own",)),
     ("doctor --heads 2", 2, ("doctor takes a case with a TARGET alone",)),
     ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
-    ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint sdpa", 3, ("read",)), ("lint empty.py", 3, ("read",)),
+    ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint empty.py", 3, ("read",)),
     ("check --baseline none.json", 2, ("No such file", "gradprobe check TARGET --baseline FILE")),
     ("check soft.py:backward --inputs x.pt --baseline a.json", 2, ("--inputs: a file is one draw",)),
     ("check soft.py:backward --seed -1 --baseline a.json", 2, ("--seed must lie in 0 to 2^63 - 1",)),
@@ -62,7 +62,6 @@ REFUSED = [
     ("check sdpa-math --contract --seqlen 16 --head-dim 24", 2,
      ("--pattern dyadic: the scale must be a power of two, 1/64 or more, got 0.204124",)),
     ("strides lazy --layout do=blhd", 2, ("--layout: strides tries every layout",)),
-    ("strides lazy --repeat 2", 2, ("--repeat: strides runs each layout as often as it needs",)),
     ("strides soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
     ("sweep soft.py:backward --workers 0", 2, ("--workers must be at least 1, got 0",)),
     ("sweep soft.py:backward --resume a.jsonl", 2, ("--resume goes on with its own cases",)),
@@ -72,7 +71,6 @@ REFUSED = [
     ("mutate tiny.py", 2, ("names no function for gradprobe to check",)),
     ("mutate tiny.py:tiny --check true --heads 4", 2, ("--heads: a case of gradprobe check",)),
     ("mutate tiny.py:tiny --class S1,X9", 2, ("got 'X9'",)),
-    ("mutate tiny.py:tiny --class RACE", 2, ("no fault of class RACE can be planted",)),
     ("mutate soft.py:backward", 2, ("holds no Triton kernel that backward reaches",)),
     ("mutate tiny.py --file kernels.cu --check true", 2, ("not yet in CUDA C++",)),
     ("run --watch model.right -- true", 2, ("--watch takes MODULE:FUNCTION, got 'model.right'",)),
@@ -91,16 +89,12 @@ REFUSED = [
     ("init --list broken.py --no-isolate", 3, ("nothing_of_this_name",)), ("init --list lazy", 2, ("lazy",)),
     ("init --target soft.py:backward", 2, ("--target says nothing of an adapter",)),
     ("init --ci gitlab", 2, ("--ci must be github, got 'gitlab'",)),
-    ("init --ci github --family lazy", 2, ("--family says nothing of --ci",)),
     ("init --ci github w.txt", 2, ("init --ci writes a YAML file, got w.txt", ".github/workflows/gradprobe.yml")),
     ("init --ci github soft.py/w.yml", 2, ("soft.py/w.yml: cannot be written, File exists",)),
     ("init --ci github --target none.py:f", 2, ("sees no file none.py", "the repository's root")),
     ("init --ci github --target ${{secrets.X}}:f", 2, ("cannot be written into a workflow",)),
     ("init adapter.txt", 2, ("init writes a Python file, got adapter.txt",)),
     ("baseline save", 2, ("baseline is no command any more: gradprobe check TARGET --baseline FILE",)),
-    ("contract lazy", 2, ("contract is no command any more: gradprobe check TARGET --contract",)),
-    ("compare a.json b.json", 2, ("compare is no command any more: gradprobe show OLD",)),
-    ("targets a.py", 2, ("targets is no command any more", "gradprobe init --list")),
 ]  # fmt: skip
 
 
@@ -152,8 +146,6 @@ UNUSABLE_FILES = [
     # Signatures that nothing can be passed to.
     ("def f(*args): pass", 2, ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
     ("def f(q, k, v, do, temperature): pass", 2, ("needs a parameter 'temperature' that gradprobe has no value for",)),
-    ("def f(q, k, do): pass", 2, ("does not take v", "an attention takes q, k and v")),
-    ("def f(q, k, v, do, tau, window): pass", 2, ("needs 'window', which this case does not have",)),
     ("def f(q, k, v, do, bias): pass", 2, ("needs 'bias', which this case does not have", "add --bias")),
     # Files that fail to import.
     ("exit()", 3, ("fails to import: SystemExit: it calls exit()", "--traceback shows where")),
@@ -259,8 +251,6 @@ def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_stride
     ("words", "code", "kind", "message"),
     [
         ("check --heads 0", 2, "UsageFailure", "--heads must be at least 1, got 0"),
-        ("diff dZ", 2, "UsageFailure", "no intermediate 'dZ'"),
-        (f"check soft.py:nothing {SMALL}", 3, "TargetFailure", "must return a dict"),
         (f"diff dQ soft.py:raising {SMALL} --traceback", 3, "Refusal", "the target says no"),
         (f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}", 3, "ReferenceFailure",
          "the verdict is about the reference: soft.py:dv_without_a_head departs from dV"),

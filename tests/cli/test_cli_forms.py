@@ -60,21 +60,10 @@ def test_a_mismatch_is_written_in_every_form_and_stdout_stays_what_it_was(folder
 
 
 @pytest.mark.parametrize(
-    ("flag", "words", "code"),
-    [("--junit", WRONG, 1), ("--sarif", RAISING, 3), ("--json", "check --heads x", 2)],
-)  # fmt: skip
-def test_a_form_on_stdout_stands_there_alone(flag, words, code):
-    ran = run(f"{words} {flag} -")
-    assert ran.code == code
-    assert (read_junit if flag == "--junit" else json.loads)(ran.out) is not None
-
-
-@pytest.mark.parametrize(
     ("words", "code", "flag", "file", "why"),
     [
-        (RIGHT, 2, "--sarif", "here", "Is a directory"),
-        (WRONG, 1, "--junit", "soft.py/out", "Not a directory"), (RAISING, 3, "--json", "here", "Is a directory"),
-        ("check --heads x", 2, "--junit", "no/such/out", "No such file"),
+        (RIGHT, 2, "--sarif", "here", "Is a directory"), (RAISING, 3, "--json", "here", "Is a directory"),
+        (WRONG, 1, "--junit", "soft.py/out", "Not a directory"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_written_is_told_after_the_verdict_and_turns_a_match_to_2(

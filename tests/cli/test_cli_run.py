@@ -47,10 +47,6 @@ def do_contiguous(q, k, v, scale):
 def rows_first(q, k, v, scale):
     return right(*(x.transpose(1, 2) for x in (q, k, v)), scale).transpose(1, 2)
 
-def always_causal(q, k, v, scale):
-    seen = torch.ones(q.shape[2], k.shape[2]).tril().bool()
-    return (scale * q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ v
-
 """
 
 # Batches of 1 and 2 in turn, of one buffer for q, k and v; prints what training comes to.
@@ -179,7 +175,7 @@ def test_of_a_python_without_torch_it_says_which_it_was_and_the_document_repeats
 CALL = "model.right(*(torch.ones(1, 1, 2, 2, requires_grad=True) for _ in 'qkv'), 1.0)"
 NOTHING = [
     ("right", "", "pass", ("the module model was never imported in", PYTHON)),
-    ("nothing", "", "import model", ("could not be wrapped", "has no function nothing; it has: always_causal")),
+    ("nothing", "", "import model", ("could not be wrapped", "has no function nothing; it has: do_contiguous")),
     ("right", "", f"import torch, model\nwith torch.no_grad():\n    [{CALL} for _ in '123']",
      ("called 3 times, each time without gradients",)),
     ("right", "", "import os\nos.kill(os.getpid(), 9)", ("the command was ended by SIGKILL",)),

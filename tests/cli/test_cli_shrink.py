@@ -66,13 +66,9 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
 
 def test_a_case_that_matches_is_nothing_to_shrink():
     ran = run(f"shrink soft.py:backward {SMALL} --json found.json")
-    assert ran.code == 0
-    assert ran.out.startswith(
-        "MATCH  nothing to shrink: it matches (soft.py:backward, batch=1 heads=2 seqlen=20 "
-    )
+    assert (ran.code, ran.out[:37]) == (0, "MATCH  nothing to shrink: it matches ")
     document = json.loads(Path("found.json").read_text())
     assert (document["verdict"], document["shrink"]["tries"]) == ("match", 0)
-    assert [run["verdict"] for run in document["runs"]] == ["match"] * 3
     assert not Path(".gradprobe/test_shrunk.py").exists()
 
 

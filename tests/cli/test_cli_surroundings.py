@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.cli.command import SMALL, run_process
 
 RUDE = """
@@ -34,23 +32,21 @@ def f(q, k, v, do, *, scale):
     os.close(2)
     results = backward(q, k, v, do, scale=scale)
     torch.set_default_dtype(torch.float16)
-    results["dQ"] *= {factor}
+    results["dQ"] *= 1.01
     return results
 """
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1, 0), (1.01, 1)])
 def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_as_it_left_it(
-    factor, code, folder
+    folder,
 ):
-    (folder / "rude.py").write_text(RUDE.replace("{factor}", str(factor)))
+    (folder / "rude.py").write_text(RUDE)
     ran = run_process(f"check rude.py:f {SMALL} --json - --sarif rude.sarif")
-    assert ran.code == code, ran.err
+    assert ran.code == 1, ran.err
     report = json.loads(ran.out)
-    assert report["verdict"] == ("mismatch" if code else "match")
-    assert [run["verdict"] for run in report["runs"]][:3] == [report["verdict"]] * 3
+    assert [run["verdict"] for run in report["runs"]][:3] == ["mismatch"] * 3
     found = [one for run in report["runs"] for one in run["intermediates"]]
-    assert {one["name"] for one in found if one["mismatched"]} == ({"dQ"} if code else set())
+    assert {one["name"] for one in found if one["mismatched"]} == {"dQ"}
     begins = "the target changes, for all of its process, "
     (note,) = [note for note in report["notes"] if note.startswith(begins)]
     assert note.startswith(f"{begins}math.sqrt, torch.Tensor.__matmul__, ")
