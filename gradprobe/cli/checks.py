@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..commands.suite.check_table import CheckTable, closing, simplest
+from ..commands.suite.check_table import LISTED, CheckTable, closing, simplest
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome, code_of
 from ..commands.suite.plan import Counterpart, PlannedCheck
@@ -24,6 +24,7 @@ from ..model.report import Report
 from ..render.terminal import (
     Progress,
     interrupted,
+    note,
     print_failure,
     show,
     terminal,
@@ -116,6 +117,8 @@ def say(report: Report, tracebacks: bool) -> str:
     return error.message
 
 
+# Of checks whose matches are not listed: how many lie between two words on stderr of how far it is.
+_BETWEEN = 20
 # Of the time that passes between two versions of the files, how much writing one may take.
 _SHARE = 0.05
 
@@ -142,6 +145,7 @@ def check_several(runner: Runner, forms: Forms) -> int:
                     due = over + (over - now) / _SHARE
                 if is_shown:
                     tick.over(functools.partial(show, table.line_of(outcome.report)))
+                _say_how_far(runner)
             runner.finish(tick)
     except KeyboardInterrupt:
         runner.fold()
@@ -167,6 +171,13 @@ def check_several(runner: Runner, forms: Forms) -> int:
     # Nothing compared is no match.
     codes = [outcome.code for outcome in runner.checks]
     return forms.write(several, code_of(codes) if codes or runner.expected else Failure.exit_code)
+
+
+def _say_how_far(runner: Runner) -> None:
+    """Says on stderr of many checks, whose matches are not listed, how many are made, where no bar does."""
+    made, expected = len(runner.checks), runner.expected
+    if not sys.stderr.isatty() and expected > LISTED and made % _BETWEEN == 0:
+        note(f"{made} of {expected} checked")
 
 
 def say_nothing_compared(several: Reports) -> None:
