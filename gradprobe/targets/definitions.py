@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from .find import (
     existing_file,
     function_in,
     load_file,
+    no_function,
     parameters_of,
     parts_of,
 )
@@ -28,10 +30,14 @@ from .naming import edited_modules, is_autograd_function, source_of, statements_
 from .surroundings import Surroundings
 
 Definition = ast.FunctionDef | ast.ClassDef
+# What can make a name that the text of a file does not hold.
+_MAKES_NAMES = re.compile(
+    r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
+)
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
-    """Raises UsageFailure where there is no such built-in or file; `takes_file`: FILE.py alone is enough."""
+    """Raises UsageFailure where there is no such built-in, file or function; `takes_file`: FILE.py alone is enough."""
     if word in BUILTINS:
         return
     if takes_file and word.endswith(".py"):
@@ -41,9 +47,9 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     for file in (Path(name) for name in (bare, f"{bare}.py") if name.endswith(FILES)):
         if file.is_file():
             raise _names_no_function(file, word)
-    place, _ = parts_of(word)
+    place, name = parts_of(word)
     if place.endswith(FILES):
-        existing_file(Path(place), word)
+        _refuse_unnamed(existing_file(Path(place), word), name, word)
 
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
@@ -56,6 +62,13 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
         host_function(file, "", word)  # which tells why
     why = f"target {word!r}: {file} has no function that can be checked as it stands"
     return UsageFailure(why, f"gradprobe init --list {file} says of each why")
+
+
+def _refuse_unnamed(file: Path, name: str, word: str) -> None:
+    own, first = sorted(_defined_in(file)), re.escape(name.partition(".")[0])
+    text = file.read_text(encoding="utf-8") if own else ""
+    if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
+        raise no_function(str(file), name, word, own)
 
 
 def _defined_in(file: Path) -> dict[str, Definition]:

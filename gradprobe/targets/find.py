@@ -239,8 +239,7 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
-            words = f"target {word!r}: {module.__file__} has no function {name}"
-            raise UsageFailure(words, did_you_mean(name, sorted(callables(module)), "it has"))
+            raise no_function(str(module.__file__), name, word, sorted(callables(module)))
         if not (part in ("forward", "backward") and is_autograd_function(function)):
             function = getattr(function, part)
     why = way_out = ""
@@ -255,6 +254,11 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
         way_out = "name a function that makes and calls it"
     refuse_if(bool(why), f"target {word!r}: {why}", way_out)
     return readable(function)
+
+
+def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
+    words = f"target {word!r}: {file} has no function {name}"
+    return UsageFailure(words, did_you_mean(name, own, "it has"))
 
 
 def callables(module: ModuleType) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tests.cli.command import ROOT
 pytestmark = pytest.mark.usefixtures("real_processes")
 MISTYPED = {
     "check lasy": "did you mean 'lazy'?",
+    "check kernel.py:lazy_atention": "did you mean 'lazy_attention'? it has: Softmax, lazy_attention",
     "check kernal.py:lazy_attention": "did you mean 'kernel.py'?",
     "check --dtype flota16": "did you mean 'float16'?",
     "check --layout doo=expanded": "did you mean 'do'?",
