@@ -78,24 +78,25 @@ def judged(line, old, new, **how):
     return judge_of(**how).judged(edit(line, old, new))
 
 
-def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
+def judge_of(*, lengths=(), dims=(), wrong=(), harm=0, run=None, laid=()):
     """A judge of edits of a target in which dK is wrong, and which is always causal and never of long sequences.
 
     Args:
         lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
-        wrong: what is wrong with and without an edit in what is laid apart.
+        wrong: what is wrong with and without an edit in what is laid apart; `harm`: what an edit does to memory there.
         run: the list to which each trial is added.
         laid: the layouts of the check.
     """
 
-    def came(trial):
+    def came(candidate, trial):
         if run is not None:
             run.append(trial)
         case = trial.case
         if (lengths and case.seqlen_q not in lengths) or (dims and case.head_dim not in dims):
             return EditResult(failure="refused")
         if trial.is_spread and wrong:
-            return EditResult(dict.fromkeys(wrong, 5), errors=dict.fromkeys(wrong, 0.25))
+            done = harm if candidate.edits else 0
+            return EditResult(dict.fromkeys(wrong, 5), done, errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
         reached = frozenset(
             goal for goal in goals
@@ -107,7 +108,8 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
     target = SimpleNamespace(takes={"causal": "causal"}, required=())
     case = softmax_case(seqlen=96, head_dim=32, causal=True)
     experiment = SimpleNamespace(case=case, target=target)
-    return Judge(experiment, lambda _, trials: list(map(came, trials)), {"dK"}, laid)
+    tried = lambda candidate, trials: [came(candidate, trial) for trial in trials]  # noqa: E731
+    return Judge(experiment, tried, {"dK"}, laid)
 
 
 def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being_certain():
@@ -156,6 +158,7 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
 )
 def test_a_case_is_not_taken_where_what_is_right_is_as_wrong_without_the_edit(wrong, doubts):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
+    assert judged(9, "X, x", "X, x * 1", wrong=wrong, harm=1) is None, "it harms memory there"
 
 
 def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads():
