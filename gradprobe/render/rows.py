@@ -157,7 +157,7 @@ def headed(
     """Words in lines of a width, beside or below a word that begins the first of them."""
     between = " " if head.endswith(":") else "  "
     indent = " " * (len(head) + len(between)) if hangs else "  "
-    lines = _folded(f"{head}{between}{words}", width, rows, "", indent)
+    lines = _folded(words, width, rows, f"{head}{between}", indent) or [Text(head)]
     lines[0].stylize(style, 0, len(head))
     return lines
 
