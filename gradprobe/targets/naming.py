@@ -59,14 +59,18 @@ def _module_of(value: Any) -> str:
 
 
 def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
-    """The modules in which what a module's names and dicts hold was made; of a package also, or not, its own."""
+    """The modules that a module's names are, or in which what they and its dicts hold was made.
+
+    Of a package also, or not, its own. A dict of modules is no use of them: `sys.modules` holds all that there are.
+    """
     found = set[str]()
     for value in [*vars(module).values()]:
-        for part in [*value.values()] if isinstance(value, dict) else [value]:
-            if not isinstance(part, ModuleType):
-                found.add(_module_of(part))
-            elif submodules or not part.__name__.startswith(f"{module.__name__}."):
-                found.add(part.__name__)
+        if isinstance(value, ModuleType):
+            if submodules or not value.__name__.startswith(f"{module.__name__}."):
+                found.add(value.__name__)
+        else:
+            parts = [*value.values()] if isinstance(value, dict) else [value]
+            found.update(map(_module_of, parts))
     return found
 
 
@@ -87,7 +91,8 @@ def holding(file: str) -> list[str]:
     path, others = Path(file).resolve(), dict[str, set[str]]()
     found, more = set[str](), set[str]()
     for name, module in [*sys.modules.items()]:
-        place = str(vars(module).get("__file__")) if isinstance(module, ModuleType) else ""
+        # Some of Python's own have no file.
+        place = vars(module).get("__file__") or "" if isinstance(module, ModuleType) else ""
         if place and name != "__main__" and is_users(place):
             # A package has its modules as attributes, which are set anew.
             others[name] = _sources_of(module, submodules=False)
