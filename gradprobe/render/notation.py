@@ -39,13 +39,12 @@ class Signs:
     inherited: str
     times: str
     about: str
-    improved: str
     tiles: str
     """Of a tile within budget, over it, over 10, 100 and 1000 times."""
 
 
-UTF8 = Signs("✗", "↳", "×", "≈", "↓", "·░▒▓█")
-ASCII = Signs("!", "~", "x", "~", "-", ".-+*#")
+UTF8 = Signs("✗", "↳", "×", "≈", "·░▒▓█")
+ASCII = Signs("!", "~", "x", "~", ".-+*#")
 
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"

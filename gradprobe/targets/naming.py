@@ -103,10 +103,10 @@ def holding(file: str) -> list[str]:
     return sorted(found)
 
 
-def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
-    """The other files of a module's name on the search path and `beside` it."""
+def shadows(module: str, file: Path) -> tuple[str, ...]:
+    """The other files of a module's name on the search path."""
     found: dict[str, None] = {}
-    for folder in dict.fromkeys([os.getcwd(), *sys.path, *beside]):
+    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
         other = found_in(folder or os.getcwd(), module)
         if other is not None and other != file:
             found[str(other)] = None
