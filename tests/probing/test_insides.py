@@ -21,3 +21,11 @@ def test_a_large_case_of_the_interpreter_is_not_looked_into_and_it_says_so(
     probed = probe(case, find_target("gradprobe.kernels.triton.flash:flash_black_box"))
     assert (probed.runs[0].inside is None) == (most == 100)
     assert any("a smaller --seqlen shows them" in note for note in probed.notes) == (most == 100)
+
+
+def test_what_a_target_of_one_batch_does_with_more_is_not_held_against_it() -> None:
+    case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, bias=True)
+    probed = probe(case, find_target("tests.probing.batched_bias:backward"))
+    assert probed.runs[0].inside is not None
+    assert probed.verdict == "match"
+    assert not any(run.memory for run in probed.runs)
