@@ -6,7 +6,7 @@ A right run of `flash` is planted with an error: of one intermediate, one elemen
 its row, its tile, or its head is multiplied by 1 + eps, in the dtype that the kernel gave it in. eps is found by
 bisection. Prints a table in Markdown for each dtype; "-" is not found up to 16 times the value.
 
-`budget` is the check beside the reference; `layouts` compares bits with another layout of the same values; `identities`
+`budget` is the check beside the reference; `identities`
 are I1 to I7, each allowed what its elements may be off by; `dyadic` is the check on values of `--pattern dyadic`.
 """
 
@@ -17,8 +17,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-
-import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.tensor_layouts import place
@@ -99,14 +97,8 @@ def by_budget(right: Right, trace: Trace) -> bool:
     return not right.compared(trace).matches
 
 
-def by_layouts(right: Right, trace: Trace) -> bool:
-    pairs = ((trace.values[name], value) for name, value in right.trace.values.items())
-    return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
-
-
 ORACLES: dict[str, tuple[str, Callable[[Right, Trace], bool]]] = {
     "budget": ("normal", by_budget),
-    "layouts": ("normal", by_layouts),
     "dyadic": ("dyadic", by_budget),
 }
 

@@ -199,9 +199,8 @@ def add_counts(counts: Iterable[Counts]) -> Counts:
     return Counts(*sums)
 
 
-# Of a survey of layouts: what lies in one, and how a match agrees with what is contiguous.
+# Of a survey of layouts: what lies in one.
 ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
-BITS, BUDGET = "same bits", "within budget"
 
 
 class SurveyedLayout(Struct, frozen=True, kw_only=True):
@@ -267,10 +266,9 @@ class Run(Struct, frozen=True, kw_only=True):
     repeated: tuple[RepeatedResult, ...] = ()
     error: Error | str | None = None  # words alone in a survey
     severity: str | None = None
-    how: str | None = None
     copied: tuple[str, ...] = ()
     tried: SurveyedLayout | None = None
-    laid: tuple[TensorLayout, ...] = ()  # of a survey's, those that did not lie contiguous
+    laid: tuple[TensorLayout, ...] = ()
 
     @property
     def is_plain(self) -> bool:

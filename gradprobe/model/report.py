@@ -345,7 +345,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> tuple[MemoryFinding, ...]:
-        if self.strides is not None:
+        if self.strides is not None and self.strides.findings:  # as 0.1.0 wrote it
             return self.strides.findings
         found = [finding for run in self.runs for finding in run.memory]
         by_place = {(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}

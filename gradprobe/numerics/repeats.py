@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 from msgspec.structs import replace
@@ -19,10 +19,6 @@ from .compare import allowed, allowed_on, judge, judge_whole, tiles_of
 from .evidence import LayoutRun, MeasuredRun
 from .finding import Finding, Judgement
 from .locate import locate_at
-
-# A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
-# needs no further look. One beyond it is not wrong yet: it is compared with the reference.
-ROOM = 4.0
 
 
 class Repeats:
@@ -104,34 +100,14 @@ class Repeats:
         return tuple((batch if has_batches else None, head) for batch, head in places)
 
 
-def floors(traces: Sequence[Trace]) -> dict[str, float]:
-    """By intermediate, the largest difference between repeats; 0 where their bits agree."""
-    first, *others = (trace.values for trace in traces)
-    return {
-        name: max(_difference(value, other[name]) for other in others)
-        for name, value in first.items()
-    }
-
-
-def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
-    """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
+def differing(trace: Trace, base: Trace) -> tuple[str, ...]:
+    """The intermediates that differ in any bit."""
     found = []
     for name, value in base.values.items():
-        came, floor = trace.values.get(name), allowed[name]
-        if came is None or came.dtype != value.dtype:
+        came = trace.values.get(name)
+        if came is None or came.dtype != value.dtype or not bool(same_bits(came, value).all()):
             found.append(name)
-        elif not bool(same_bits(came, value).all()):
-            agrees = floor > 0 and _difference(came, value) <= ROOM * floor
-            found += [] if agrees else [name]
     return tuple(found)
-
-
-def _difference(tensor: Tensor, other: Tensor) -> float:
-    """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
-    same = (tensor == other) | (tensor.isnan() & other.isnan())
-    apart = (tensor.double() - other.double()).abs().masked_fill(same, 0.0)
-    apart = apart.nan_to_num(torch.inf, posinf=torch.inf)
-    return float(apart.max()) if apart.numel() else 0.0
 
 
 class SideBySide:

@@ -37,25 +37,36 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[ProbeR
     That is another one where the target does not take the one given. Failure: it could not be run, the case is none
     for it or overflows, or the file of inputs or the reference departs from the formulas.
     """
+    problem, sentences, begun = fitted(problem, repro_command, client)
+    experiment, first, rest = begun
+    report = _finished(experiment, chain(first, rest), problem, client)
+    return replace(report, notes=(*sentences, *report.notes)), problem
+
+
+Begun = tuple[Experiment, list[RunRecord], Iterator[RunRecord]]
+"""The runs of a target up to the first that is measured, and those that follow."""
+
+
+def fitted(
+    problem: Problem, repro_command: str, client: Client
+) -> tuple[Problem, Sequence[str], Begun]:
+    """The problem that a target takes in place of one, why in sentences, and its runs. Failure as `probed`."""
     meant = None
     try:
-        experiment, first, rest = _begun(problem, repro_command, client)
-        meant = fit(Fit(problem, record=first[0]))
+        begun = _begun(problem, repro_command, client)
+        meant = fit(Fit(problem, record=begun[1][0]))
     except TargetFailure as failure:
         meant = fit(Fit(problem, failure=failure))
         if meant is None:
             raise _with_way_out(failure, problem.case) from failure.__cause__
-    if meant is not None:
-        problem, words = meant.problem, flags(meant.options)
-        command = shlex.join([*shlex.split(repro_command), *words]) if repro_command else ""
-        experiment, first, rest = _begun(problem, command, client)
-    report = _finished(experiment, chain(first, rest), problem, client)
-    return replace(report, notes=(*(meant.sentences if meant else ()), *report.notes)), problem
+    if meant is None:
+        return problem, (), begun
+    words = flags(meant.options)
+    command = shlex.join([*shlex.split(repro_command), *words]) if repro_command else ""
+    return meant.problem, meant.sentences, _begun(meant.problem, command, client)
 
 
-def _begun(
-    problem: Problem, command: str, client: Client
-) -> tuple[Experiment, list[RunRecord], Iterator[RunRecord]]:
+def _begun(problem: Problem, command: str, client: Client) -> Begun:
     case, target, saved = problem.case, problem.target, problem.saved
     about = (case, target, problem.reference, saved)
     experiment = experiment_of(*about, tick=client.tick, command=command)

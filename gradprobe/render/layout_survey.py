@@ -10,8 +10,6 @@ from rich.text import Text
 from ..model.assignment import LAYOUTS
 from ..model.layout_run import (
     ALONE,
-    BITS,
-    BUDGET,
     FAILED,
     MATCH,
     MISMATCH,
@@ -40,7 +38,8 @@ def _tried_as(run: Run) -> SurveyedLayout:
 
 def _memory_in(report: Report, run: Run) -> list[MemoryFinding]:
     """What was seen in one layout."""
-    return [finding for finding in report.memory if finding.layout == run.layout]
+    kept = (finding for finding in report.memory if finding.layout == run.layout)
+    return [*run.memory] or [*kept]
 
 
 def _having(report: Report, verdict: str) -> list[Run]:
@@ -78,9 +77,7 @@ def verdict_of(report: Report, rows: int = ALL) -> Words:
         warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
         verdict, style = f"MATCH{warned}", GOOD
         right = plural(len(_having(report, MATCH)), "layout")
-        exact = sum(run.how == BITS for run in report.runs)
-        words = f"right in {right}, {exact:,} of them bit for bit as when contiguous"
-        words += f" ({report.runs[0].precision})"
+        words = f"right in {right} ({report.runs[0].precision})"
         if refused := _having(report, SKIPPED):
             words += f"; {len(refused):,} refused"
     return Words(f"{report.target.name}: {words}", verdict, style, rows, hangs=rows == ALL)
@@ -146,8 +143,7 @@ def _cells_of(report: Report) -> dict[str, list[Run | None]]:
 def matrix(report: Report, marks: Signs) -> Iterator[ReportBlock]:
     """A row a tensor, a column a layout; what the signs mean that stand in it; a line for each program."""
     shown = {  # sign, style and meaning
-        BITS: ("=", "green", "right, bit for bit"),
-        BUDGET: (marks.about, "green", "right, other bits"),
+        MATCH: ("=", "green", "right"),
         MISMATCH: (marks.mismatch, BAD, "wrong"),
         WARNING: ("!", CAUTION, "wrong, a warning"),
         SKIPPED: ("-", CAUTION, "refused"),
@@ -174,8 +170,6 @@ def matrix(report: Report, marks: Signs) -> Iterator[ReportBlock]:
 def _state(run: Run | None) -> str:
     if run is None:
         return ""
-    if run.verdict == MATCH:
-        return BITS if run.how == BITS else BUDGET
     return WARNING if run.severity == WARNING else run.verdict
 
 

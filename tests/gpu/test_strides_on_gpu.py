@@ -29,7 +29,7 @@ def surveyed(request, fast=True):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("word", ["lazy", "flash"])
-def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
+def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype):
     found = tried(
         word,
         chosen=lambda trial: trial.tried.layout != "huge" and trial.tried.kind != "program",
@@ -37,9 +37,6 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
     )
     wrong = {title: one for title, one in found.items() if one.verdict != "match"}
     assert {title: one.error or one.first_mismatch for title, one in wrong.items()} == {}
-    # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
-    others = [title for title, result in found.items() if result.how != "same bits"]
-    record_property("other bits", others)
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash"])

@@ -21,9 +21,8 @@ def printed(runs, findings=(), width=100):
 def run_in(layout, verdict="match", thorough=True, kind="one tensor", title="", **more):
     row = "do" if kind == "one tensor" else ""
     tried = SurveyedLayout(kind=kind, row=row, layout=layout, thorough=thorough)
-    how = "same bits" if verdict == "match" else None
     title = title or f"do={layout}"
-    return Run(layout=title, verdict=verdict, how=how, tried=tried, **more)
+    return Run(layout=title, verdict=verdict, tried=tried, **more)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""Shrinking: the search on checks of one process, the worker of its quick tries, and what comes of it."""
+"""Shrinking: the search on checks of one process, and what comes of it."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,56 +10,15 @@ from dataclasses import dataclass, replace
 from ...inputs.history import CheckRequest
 from ...model import failures
 from ...model.assignment import TENSORS, Assigned, parse_run
-from ...model.case import Case
-from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
+from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...model.layout_run import MISMATCH
 from ...model.report import Report
-from ...pipeline.probe import measured_so_far
-from ...pipeline.reported import report_of
-from ...pipeline.resolve import Problem, resolve_problem
-from ...probing.experiment import experiment_of
-from ...probing.runs import records_of
-from ...runtime.backend import choose_threads, make_interpreter_right
 from ..suite.case_factors import PACKING
-from ..suite.checking import FACTORY, Checker, Checks, Setting, check_each
-from ..suite.outcome import CheckMessages, CheckOutcome, of_error
+from ..suite.checking import FACTORY, Checks, Setting, check_each
 from ..suite.plan import PlannedCheck, TargetSignature, described
+from ..suite.tries import TRIES, PlannedTry
 from .search import CRASHED, ShrinkSearch, Symptom, symptom_of, tried_of
 from .simpler_cases import Facts, WordedCase
-
-
-@dataclass(frozen=True)
-class PlannedTry(PlannedCheck):
-    """A case that is run without second runs, a look inside, or a search for causes."""
-
-    case: Case | None = None
-    """None for a whole check."""
-
-
-class TryChecker(Checker):
-    """`TryChecker(setting)(planned)`: the target is imported once for all quick tries."""
-
-    _problem: Problem | None = None
-
-    def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        if not isinstance(planned, PlannedTry) or planned.case is None:
-            return super().__call__(planned)
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                return self._tried(planned, planned.case)
-        except Exception as error:
-            return of_error(planned, error, CheckMessages(), 0.0, "")
-
-    def _tried(self, planned: PlannedTry, case: Case) -> CheckOutcome:
-        self._problem = self._problem or resolve_problem(planned.request)
-        make_interpreter_right(case)
-        choose_threads(case)
-        about = (case, self._problem.target, self._problem.reference)
-        experiment = experiment_of(*about, command=planned.repro_command)
-        records = list(records_of(experiment))
-        if not any(record.run.measured for record in records):
-            raise Refusal("; ".join(record.run.skipped or "" for record in records))
-        return CheckOutcome(planned.request, report_of(measured_so_far(experiment, records)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +76,7 @@ def shrink(
         words = "--inputs: only a case whose values are drawn can be made smaller"
         raise UsageFailure(words, "drop --inputs")
     start = time.perf_counter()
-    trying = replace(setting, checker=f"{__name__}:TryChecker", fix_budget=0)
+    trying = replace(setting, checker=TRIES, fix_budget=0)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     with contextlib.closing(Checks(trying)) as checks:
         found = _shrunken(request, takes, most, told, checks)

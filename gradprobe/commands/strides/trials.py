@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from ...inputs.guard_bands import LARGE, NAN
-from ...inputs.history import CheckRequest
 from ...inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
 from ...model.assignment import LAYOUTS, SCALED, TENSORS, Assigned, run_name
 from ...model.layout_run import ALONE, FAILED, MISMATCH, PROGRAM, TOGETHER, Run, SurveyedLayout
 from ...model.memory_finding import ERROR, HUGE, OUTSIDE, VECTOR, WARNING, WarningNote
 from ...model.number import listed
 from ..suite.outcome import CheckOutcome
-from ..suite.plan import PlannedCheck
+from ..suite.tries import PlannedTry
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
-Fill = tuple[str, float]
-"""What guard bands hold, and what memory without values holds."""
-BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
 # Run with either fill even when there is little time: strides that are mixed up show in the first, in the second where
 # a target takes no last stride but 1, and offsets that overflow in the third.
 _THOROUGH = ("distinct", "distinct-unit", HUGE)
@@ -47,7 +42,7 @@ class LayoutTrial:
     """Of one tensor alone, or of "all"; of each where a program lays them so."""
     program: str = ""
     thorough: bool = True
-    """Whether it is run twice, with either fill."""
+    """Whether it is run twice, in guard bands of NaN and of large numbers."""
     severity: str = WARNING
     """Of a failure by its hazard alone."""
 
@@ -63,10 +58,6 @@ class LayoutTrial:
         ((row, layout),) = self.assigned
         kind = TOGETHER if row == "all" else ALONE
         return SurveyedLayout(kind=kind, row=row, layout=layout, thorough=self.thorough)
-
-    @property
-    def fills(self) -> tuple[Fill, ...]:
-        return BOTH if self.thorough else BOTH[:1]
 
     @property
     def hazard(self) -> str:
@@ -114,7 +105,7 @@ def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[st
             continue
         if layout in ("blhd", "distinct-unit", HUGE) and len(shape) < 2:
             continue
-        if layout == EXPANDED and (name in NEVER_EXPANDED or max(shape) == 1):
+        if layout == EXPANDED and (name in (*NEVER_EXPANDED, *VECTORS) or max(shape) == 1):
             continue
         if max(shape) > 1 or layout == "offset":
             yield layout
@@ -127,27 +118,14 @@ def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
             yield LayoutTrial(tuple(pair for pair in pairs if pair[0] in shapes), title)
 
 
-@dataclass(frozen=True)
-class PlannedTrial(PlannedCheck):
-    """One layout of a survey."""
-
-    trial: LayoutTrial = FIRST
-    fixed: frozenset[str] = frozenset()
-    """Of the first: the options that the user gave. The others may be replaced by what the target takes."""
-
-
-@dataclass(frozen=True)
-class FirstOutcome(CheckOutcome):
-    """The contiguous run. Its request has the options with which the target runs."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of the tensors that the target is given, by name."""
-
-
-def planned(request: CheckRequest, trial: LayoutTrial) -> PlannedTrial:
+def planned(first: CheckOutcome, trial: LayoutTrial) -> PlannedTry:
+    """One layout of the case that a first check was made of; twice, memory without values holds 7.0 the second time."""
+    assert first.report.case is not None
+    repeat = 2 if trial.thorough else 1
+    case = replace(first.report.case, layouts=trial.assigned, runs=(), poison=True, repeat=repeat)
     words = [f"{tensor}={layout}" for tensor, layout in trial.assigned]
-    options = {**request.options, "layout": words}
-    return PlannedTrial(trial.title, replace(request, options=options), trial=trial)
+    options = {**first.request.options, "layout": words}
+    return PlannedTry(trial.title, replace(first.request, options=options), case=case)
 
 
 def is_failing(run: Run) -> bool:
@@ -155,20 +133,22 @@ def is_failing(run: Run) -> bool:
     return run.verdict in (MISMATCH, FAILED)
 
 
-def weighed(run: Run, trial: LayoutTrial, is_right: Callable[[LayoutTrial], bool]) -> Run:
+def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
     """The run of a trial, with how much it counts where it fails: by its hazard alone, it may be a warning.
 
     Args:
-        is_right: whether another trial is.
+        is_right: whether it is without its hazard.
     """
-    tried = trial.tried
+    run, tried = structs.replace(run, layout=trial.title), trial.tried
     if not is_failing(run):
-        return structs.replace(run, tried=tried)
-    if not (trial.hazard and is_right(trial.without_hazard())):
-        return structs.replace(run, tried=tried, severity=ERROR)
-    severity, tried = trial.severity, structs.replace(tried, hazard=trial.hazard)
-    memory = tuple(replace(finding, severity=severity) for finding in run.memory)
-    return structs.replace(run, tried=tried, severity=severity, memory=memory)
+        return structs.replace(run, tried=tried, memory=())
+    severity = trial.severity if is_right else ERROR
+    found = []
+    for finding in run.memory:
+        weight = severity if is_right else finding.severity
+        found.append(replace(finding, severity=weight, layout=trial.title))
+    tried = structs.replace(tried, hazard=trial.hazard if is_right else "")
+    return structs.replace(run, tried=tried, severity=severity, memory=tuple(found))
 
 
 def warnings_of(runs: Iterable[Run]) -> Iterator[WarningNote]:

@@ -49,8 +49,6 @@ def test_a_strided_vector_is_a_warning_and_a_fault_of_its_values_is_an_error(tmp
     assert found == [WARNED, WARNED, MATCH, MATCH]
     (note,) = warnings_of(results)
     assert note.words == "wrong when alibi.stride(0) != 1: it is taken for contiguous"
-    word = write(tmp_path, "equal_slopes_doubled")
-    assert tried(word, "alibi=distinct", "alibi=expanded", alibi=True)[0] == [MATCH, WRONG]
 
 
 def test_where_it_is_asked_for_or_the_case_is_itself_that_large_it_is_an_error(

@@ -42,7 +42,6 @@ def backward(q, k, v, do, *, alibi, causal=False, scale=1.0):
 """
 OF_SLOPES = {
     "slopes_taken_for_contiguous": "alibi = through(alibi, (1,))",
-    "equal_slopes_doubled": "alibi = 2 * alibi if alibi.unique().numel() == 1 else alibi",
 }
 
 

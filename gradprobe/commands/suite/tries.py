@@ -1,0 +1,87 @@
+"""Tries: a case that is run without second runs, a look inside or a search for causes; the target is imported once."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from ...inputs.guard_bands import NAN, ORDINARY
+from ...inputs.history import CheckRequest
+from ...model.allowance import Client
+from ...model.case import Case
+from ...model.failures import Refusal
+from ...model.report import Report
+from ...pipeline.probe import fitted, measured_so_far
+from ...pipeline.reported import report_of
+from ...pipeline.resolve import Problem, resolve_problem
+from ...probing.experiment import experiment_of
+from ...probing.runs import RunRecord, notes_of, records_of
+from ...runtime.backend import choose_threads, make_interpreter_right
+from .checking import Checker
+from .outcome import CheckMessages, CheckOutcome, of_error
+from .plan import PlannedCheck
+
+TRIES = f"{__name__}:TryChecker"
+"""The checker of a Setting."""
+
+
+@dataclass(frozen=True)
+class PlannedTry(PlannedCheck):
+    case: Case | None = None
+    """None for that of the words, or for a whole check."""
+    fixed: frozenset[str] | None = None
+    """Of a case of words the options that a user gave: the others may be replaced by what the target takes."""
+
+
+@dataclass(frozen=True)
+class TryOutcome(CheckOutcome):
+    taken: frozenset[str]
+    """The tensors that kernels were given where they lay."""
+
+
+class TryChecker(Checker):
+    """`TryChecker(setting)(planned)`; where the case is poisoned, tensors lie in guard bands of NaN."""
+
+    _problem: Problem | None = None
+
+    def __call__(self, planned: PlannedCheck) -> CheckOutcome:
+        if not isinstance(planned, PlannedTry) or (planned.case, planned.fixed) == (None, None):
+            return super().__call__(planned)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                if planned.case is not None:
+                    return self._tried(planned, planned.case)
+                return self._fitted(planned, planned.fixed or frozenset())
+        except Exception as error:
+            return of_error(planned, error, CheckMessages(), 0.0, "")
+
+    def _fitted(self, planned: PlannedTry, fixed: frozenset[str]) -> CheckOutcome:
+        problem = replace(resolve_problem(planned.request), fixed=fixed)
+        found = fitted(problem, planned.repro_command, Client())
+        self._problem, sentences, (experiment, records, _) = found
+        notes = (*sentences, *notes_of(experiment, records))
+        report = report_of(replace(measured_so_far(experiment, records), notes=notes))
+        return _outcome(planned, self._problem.request, report, records[0])
+
+    def _tried(self, planned: PlannedTry, case: Case) -> CheckOutcome:
+        self._problem = self._problem or resolve_problem(planned.request)
+        make_interpreter_right(case)
+        choose_threads(case)
+        about = (case, self._problem.target, self._problem.reference)
+        experiment = experiment_of(*about, command=planned.repro_command)
+        experiment = replace(experiment, fill=NAN if case.poison else ORDINARY)
+        records = list(records_of(experiment))
+        if not any(record.run.measured or record.run.memory for record in records):
+            raise Refusal("; ".join(record.run.skipped or "" for record in records))
+        report = report_of(measured_so_far(experiment, records))
+        return _outcome(planned, planned.request, report, records[0])
+
+
+def _outcome(
+    planned: PlannedTry, request: CheckRequest, report: Report, record: RunRecord
+) -> TryOutcome:
+    taken = record.executions[0].outcome.taken
+    return TryOutcome(request, structs.replace(report, title=planned.title), taken)
