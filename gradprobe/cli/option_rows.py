@@ -75,7 +75,7 @@ TYPED = frozenset(
     (
         "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype", "causal", "window",
         "bias", "tau", "device", "layout", "inputs", "details", "json", "html", "battery", "against", "baseline",
-        "contract", "reference", "timeout", "fast", "at", "draw", "resume", "apply", "help", "help_all",
+        "contract", "reference", "timeout", "fast", "at", "resume", "apply", "help", "help_all",
     )
 )  # fmt: skip
 """The options that people type: the sizes of a case, what it is made of, and what becomes of its report."""

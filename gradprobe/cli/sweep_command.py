@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from ..commands.settings import Settings
 from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
-from ..commands.suite.plan import TargetSignature, described
 from ..commands.suite.runner import Runner
 from ..commands.suite.sweep import sweep_plan
 from ..inputs.history import CheckRequest
@@ -24,9 +23,6 @@ from .option_rows import option
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
-# Drawn cases at most, as many as combinations.
-_MOST = 10_000
-_DRAW = "Draw so many cases from all that TARGET takes"
 _JOURNAL = "Append each result to this file (default: .gradprobe/sweep.jsonl)"
 _RESUME = "Go on with the sweep whose results are in this file"
 _WORKERS = "Checks at a time (default: one a GPU where there are any, else one a core)"
@@ -37,7 +33,6 @@ _RETRIES = "How often --ray makes a check again whose worker or machine is lost"
 @Command("target family reference details timeout shrink_budget", several=True)
 def sweep(
     call: Call,
-    draw: Annotated[int | None, option("--draw", _DRAW, "N", min=1, max=_MOST)] = None,
     journal: Annotated[str | None, option("--journal", _JOURNAL, "FILE")] = None,
     resume: Annotated[str | None, option("--resume", _RESUME, "FILE")] = None,
     workers: Annotated[int | None, option("--workers", _WORKERS)] = None,
@@ -47,8 +42,7 @@ def sweep(
     """Check many cases, several at a time, the cheapest first.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
-    cases. With --draw cases are drawn from all that the target takes, of the values given where an option
-    is; without anything, a dozen are. A sweep that was killed goes on with --resume.
+    cases. A sweep that was killed goes on with --resume. Of cases that nobody names, check --battery makes some.
     """
     request = call.request
     for name, words in request.options.items():
@@ -60,7 +54,7 @@ def sweep(
         cluster.refuse_unusable()
     if resume is not None:
         given: dict[str, Any] = {"family": request.family, "reference": request.reference}
-        given |= {"draw": draw, "journal": journal, **request.options}
+        given |= {"journal": journal, **request.options}
         asked_for = ["TARGET"] if call.target is not None else []
         for what in [*asked_for, *(flag_of(name) for name, word in given.items() if word)]:
             words = f"--resume goes on with its own cases, and {what} asks for others"
@@ -68,11 +62,8 @@ def sweep(
     settings = call.settings(has_targets=call.target is None)
     how = call.setting(settings, several=True, workers=at_a_time)
     kept = None if resume is None else Journal.reopened(resume)
-    asked = kept.asked if kept else _asked(call, settings, draw)
-    takes: list[TargetSignature | None] = [None] * len(asked.requests)
-    if asked.is_drawn:  # the cases depend on what the targets take
-        takes = list(described(asked.requests, how.timeout))
-    plan = sweep_plan(asked, takes)
+    asked = kept.asked if kept else _asked(call, settings)
+    plan = sweep_plan(asked)
     with kept or Journal.begun(asked, journal) as kept:
         code = check_several(Runner(plan, how, kept, cluster), call.forms)
     if code == INTERRUPTED and kept.file:
@@ -80,8 +71,8 @@ def sweep(
     return code
 
 
-def _asked(call: Call, settings: Settings, draw: int | None) -> SweepRequest:
-    """What the command line asks for."""
+def _asked(call: Call, settings: Settings) -> SweepRequest:
+    """What the command line asks for. UsageFailure where that is no more than a check."""
     fixed, varied = dict[str, Any](), dict[str, list[Any]]()
     for name, words in call.request.options.items():
         values = list(dict.fromkeys(words))
@@ -91,9 +82,12 @@ def _asked(call: Call, settings: Settings, draw: int | None) -> SweepRequest:
             fixed[name] = values[0]
         else:
             varied[name] = values
+    if not varied:
+        way_out = "--heads 1 --heads 3 is two; check TARGET --battery chooses cases"
+        raise UsageFailure("sweep: no option is given several values", way_out)
     requests = list[CheckRequest]()
     for word in call.targets(settings):
         whole = settings.over(replace(call.request, target=word, options=fixed))
         own = {name: value for name, value in whole.options.items() if name not in varied}
         requests.append(replace(whole, options=own))
-    return SweepRequest(tuple(requests), varied, draw)
+    return SweepRequest(tuple(requests), varied)

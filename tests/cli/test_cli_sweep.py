@@ -129,19 +129,6 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
 
 
-def test_cases_are_drawn_from_all_that_a_target_takes_and_what_it_refuses_is_not_taken(folder):
-    (folder / "picky.py").write_text(
-        "from soft import backward as right\n"
-        "def backward(q, k, v, do, *, scale, causal=False):\n"
-        "    if q.shape[2] != k.shape[2]:\n        raise ValueError('as many keys as rows, please')\n"
-        "    return right(q, k, v, do, scale=scale, causal=causal)\n"
-    )
-    words = "--draw 8 --dtype float32 --heads 1 --head-dim 8 --pattern normal"
-    assert run(f"sweep picky.py:backward {words} --json all.json").code == 0
-    document = json.loads((folder / "all.json").read_text())
-    assert all("as many keys as rows, please" in one["why"] for one in document["not_taken"])
-    assert (
-        0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
-    )
-    cases = [one["case"] for one in document["reports"]]
-    assert {(case["heads"], case["head_dim"]) for case in cases} == {(1, 8)}
+def test_a_sweep_of_one_case_says_what_makes_several(folder):
+    ran = run(f"sweep soft.py:backward {TINY}")
+    assert (ran.code, "sweep: no option is given several values" in ran.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Sweeps on GPUs: drawn cases of right kernels match, and each of several workers has a GPU of its own, also on Ray."""
+"""Sweeps on GPUs: each of several workers has a GPU of its own, also on Ray."""
 
 import importlib.util
 import json
@@ -10,7 +10,8 @@ import torch
 from tests.gpu.commands import gradprobe
 
 pytestmark = pytest.mark.gpu
-WORDS = "--draw 12 --dtype float16 --head-dim 64 --shrink-budget 0 --json all.json"
+SIZES = "--seqlen 20 --seqlen 64 --seqlen 128 --heads 1 --heads 2 --heads 3"
+WORDS = f"{SIZES} --dtype float16 --head-dim 64 --shrink-budget 0 --json all.json"
 TARGET = """
 import os
 import torch

@@ -29,8 +29,6 @@ class Level:
     """The family that alone has it; "" where both do."""
     beyond: str = ""
     """What it asks for that no parameter tells, but for those of `_OF_LENGTHS` that lengths may differ."""
-    sized: str = ""
-    """The option that stands for it among the sizes of the case."""
 
 
 Row = tuple[str, ...]
@@ -73,18 +71,18 @@ _MASKS = (
     Level("window,causal", {"window": "45,-1", "causal": True}, ("window", "causal"), _SOFTMAX),
     Level("mask", {"mask": "random"}, ("mask",), _SOFTMAX),
     Level("dead-rows", {"mask": "dead-rows"}, ("mask",), _SOFTMAX),
-    Level(_PADDED, {}, ("seqlens",), sized="seqlen"),
+    Level(_PADDED, {}, ("seqlens",)),
     Level("mask=padding", {"mask": "padding"}, ("mask",), _SOFTMAX),
-    Level(_PACKED, {}, ("cu_seqlens",), _SOFTMAX, sized="seqlen"),
+    Level(_PACKED, {}, ("cu_seqlens",), _SOFTMAX),
 )  # fmt: skip
 # By property; the simplest level first.
 FACTORS: tuple[tuple[Level, ...], ...] = (
     tuple(Level(name, {"dtype": name}) for name in ("float32", "float16", "bfloat16")),
     _MASKS,
-    tuple(map(partial(Level, sized="seqlen"), _LENGTHS)),
+    tuple(map(Level, _LENGTHS)),
     (
-        Level(_EQUAL, sized="seqlen"),
-        *(Level(name, {}, (), _SOFTMAX, _DIFFER, "seqlen") for name in _UNEQUAL),
+        Level(_EQUAL),
+        *(Level(name, {}, (), _SOFTMAX, _DIFFER) for name in _UNEQUAL),
     ),
     tuple(Level(name, {"pattern": name}) for name in ("normal", "small", "large", "negative", "positive")),
     tuple(map(partial(_laid, "do"), ("contiguous", "blhd", "expanded", "distinct", "distinct-unit"))),
@@ -93,8 +91,8 @@ FACTORS: tuple[tuple[Level, ...], ...] = (
         _laid("all", "distinct-unit"),
     ),
     (
-        Level("ungrouped", sized="heads"),
-        *(Level(name, {}, (), _SOFTMAX, _FEWER, "heads") for name in (_GROUPED, _MULTI_QUERY)),
+        Level("ungrouped"),
+        *(Level(name, {}, (), _SOFTMAX, _FEWER) for name in (_GROUPED, _MULTI_QUERY)),
     ),
     (_of_dim(16), _of_dim(64), _of_dim(128), _of_dim(72), _of_dim(16, 32), _of_dim(32, 16)),
     (
@@ -131,12 +129,8 @@ SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # A length up to which a second batch takes little time in the interpreter, and below which a window is a small one.
 _SHORT, _NARROW = 64, {"45": "5", "21": "3"}
-# The options that decide one another: where one is given, no other is drawn.
+# The options of sequences: of a case with its own, none of the simplest stays.
 _OF_SEQUENCES = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
-_TOGETHER = (
-    (*_OF_SEQUENCES, "inputs"), ("batch", "inputs"), ("heads", "kv_heads", "tau", "inputs"), ("layout", "runs"),
-    ("head_dim", "head_dim_v", "inputs"),
-)  # fmt: skip
 # What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
 HOW = (
     "shapes", "implied", "as_cuda", "window_as", "lse_as", "mask_as", "bias_axes", "bias_rank", "mask_axes",
@@ -202,11 +196,10 @@ class Factors:
                 each.append(tuple(known))
         return replace(self, each=tuple(each), always={**self.always, **found})
 
-    def title(self, row: Row, length: int | None = None) -> str:
+    def title(self, row: Row) -> str:
         """In what a case is not the simplest."""
-        rows, keys = self._rows_and_keys(row, length)
-        told = f"L={rows}" if rows == keys else f"M={rows} N={keys}"
-        words = [] if length is None else [told]
+        rows, keys = self._rows_and_keys(row)
+        told, words = f"L={rows}" if rows == keys else f"M={rows} N={keys}", list[str]()
         for name, simplest in zip(row, self.simplest, strict=True):
             if name != simplest:
                 words.append(told if name in _LENGTHS or name in _UNEQUAL else name)
@@ -219,26 +212,19 @@ class Factors:
             level.beyond for level in self._levels(row) if level.beyond not in known
         )
 
-    def options(
-        self, row: Row, length: int | None = None, key_heads: int | None = None
-    ) -> dict[str, Any]:
-        """The words of the command line for a case.
-
-        Args:
-            length: in the place of that of its level.
-            key_heads: in the place of two, or of three on a GPU.
-        """
+    def options(self, row: Row) -> dict[str, Any]:
+        """The words of the command line for a case."""
         options: dict[str, Any] = {"head_dim": 16, **self.always}
         layout, found = list[str](), dict[str, Any]()
         for level in self._levels(row):
             layout += level.options.get("layout", ())
             options |= level.options
             found |= self.found.get(level.name, {})
-        options |= self._sizes(row, length, key_heads) | found
+        options |= self._sizes(row) | found
         options["layout"] = _fewest(layout)
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
-        if "window" in options and min(self._rows_and_keys(row, length)) < _SHORT:
+        if "window" in options and min(self._rows_and_keys(row)) < _SHORT:
             words = options["window"].split(",")
             options["window"] = ",".join(_NARROW.get(word, word) for word in words)
         return options
@@ -255,10 +241,9 @@ class Factors:
         known = {level.name: level for level in chain(*self.each)}
         return [known[name] for name in row]
 
-    def _rows_and_keys(self, row: Row, length: int | None) -> tuple[int, int]:
-        if length is None:
-            of_level = [_LENGTHS[name][self.on_gpu] for name in row if name in _LENGTHS]
-            (length,) = of_level or [Case.seqlen_q]
+    def _rows_and_keys(self, row: Row) -> tuple[int, int]:
+        of_level = [_LENGTHS[name][self.on_gpu] for name in row if name in _LENGTHS]
+        (length,) = of_level or [Case.seqlen_q]
         longer, shorter = length + _APART, max(length - _APART, length // 3, 1)
         sides = {
             "M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length), "N>M": (shorter, length),
@@ -266,11 +251,11 @@ class Factors:
         }  # fmt: skip
         return next((sides[name] for name in row if name in sides), (length, length))
 
-    def _sizes(self, row: Row, length: int | None, key_heads: int | None) -> dict[str, Any]:
+    def _sizes(self, row: Row) -> dict[str, Any]:
         """Batches, heads and lengths; of several sequences the second is half as long."""
-        rows, keys = self._rows_and_keys(row, length)
+        rows, keys = self._rows_and_keys(row)
         shapes, required = str(self.always.get("shapes", PLAIN)), self.takes.required
-        heads = key_heads or (3 if self.on_gpu else 2)
+        heads = 3 if self.on_gpu else 2
         sizes: dict[str, Any] = {"heads": heads if "h" in shapes else 1}
         if _GROUPED in row:
             sizes = {"heads": 2 * heads, "kv_heads": heads}
@@ -318,16 +303,14 @@ def factors_of(
     Args:
         given: the names of options that are the same in all of them.
     """
-    always, lacks, decided = dict[str, Any](), list[tuple[str, str]](), decided_by(given)
+    always, lacks, decided = dict[str, Any](), list[tuple[str, str]](), set(given)
     for parameter in sorted(takes.required):
         always |= _ALWAYS.get(parameter, {})
 
     def taken(levels: Iterable[Level]) -> tuple[Level, ...]:
         found = []
         for level in levels:
-            is_decided = decided & {*level.options, level.sized} or _is_always(
-                level, takes, always
-            )
+            is_decided = decided & level.options.keys() or _is_always(level, takes, always)
             if is_decided or level.family not in ("", takes.family):
                 continue
             if why_not := _why_not_taken(level, takes):
@@ -338,15 +321,6 @@ def factors_of(
 
     each = tuple(levels for levels in map(taken, FACTORS) if len(levels) > 1)
     return Factors(each, taken(SPECIAL), takes, on_gpu, always, tuple(lacks))
-
-
-def decided_by(given: Collection[str]) -> set[str]:
-    """Some options, with those that they decide."""
-    decided = set(given)
-    for names in _TOGETHER:
-        if not set(names).isdisjoint(given):
-            decided.update(names)
-    return decided
 
 
 def _why_not_taken(level: Level, takes: TargetSignature) -> str:

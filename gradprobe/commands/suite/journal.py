@@ -37,14 +37,6 @@ class SweepRequest:
     """Each target, with what is the same in all of its cases."""
     varied: Mapping[str, Sequence[Any]]
     """The values that an option was given, where they are several."""
-    draw: int | None = None
-    """How many cases are drawn."""
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the cases are drawn from all that a target takes: a dozen, where nothing says which there are."""
-        has_values = any("inputs" in request.options for request in self.requests)
-        return self.draw is not None or not (self.varied or has_values)
 
 
 class Journal:
@@ -109,7 +101,7 @@ class Journal:
         if report is None:
             return None
         if report.title != planned.title:
-            words = "--resume: the file holds other cases than this command draws"
+            words = "--resume: the file holds other cases than this gradprobe makes of them"
             raise UsageFailure(words, _ANEW)
         return CheckOutcome(planned.request, report)
 

@@ -1,4 +1,4 @@
-"""Cases: what a battery combines for targets of several signatures, and what is drawn of all that a target takes."""
+"""Cases: what a battery combines for targets of several signatures."""
 
 import itertools
 
@@ -7,12 +7,9 @@ import pytest
 from gradprobe.commands.suite.battery import FREE, Space
 from gradprobe.commands.suite.case_factors import FACTORS, SPECIAL, factors_of
 from gradprobe.commands.suite.plan import TargetSignature
-from gradprobe.commands.suite.sweep import case_of, drawn
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS, parse
 from gradprobe.model.case import Case
-from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from tests.emulated import target_of
@@ -185,89 +182,3 @@ def test_an_option_that_a_case_sets_is_not_free():
         sets |= level.options.keys()
     assert sets & FREE == {"dtype"}
     assert {option.name for option in OPTIONS} >= FREE
-
-
-PLAIN = TargetSignature("softmax", frozenset({*LEAST, "do", "scale"}), frozenset(LEAST))
-ALL = TargetSignature("softmax", frozenset(FULL), frozenset(LEAST))
-LAZY_ONE = TargetSignature("lazy", frozenset(LAZY), frozenset())
-
-
-def some(takes, count, seed=0, **given):
-    """Titles, options and what no parameter tells."""
-    request = CheckRequest("t", None, None, {"seed": seed})
-    found = itertools.islice(drawn(takes, request, given), count)
-    return [(one.title, one.request.options, one.beyond) for one in found]
-
-
-def cases(takes, count, **given):
-    return [case_of(options, takes) for _, options, _ in some(takes, count, **given)]
-
-
-@pytest.mark.parametrize("takes", [ALL, LAZY_ONE])
-def test_a_seed_gives_one_sweep_in_which_each_case_is_allowed_and_none_stands_twice(takes):
-    found = some(takes, 200, 7)
-    assert found == some(takes, 200, 7) != some(takes, 200, 8)
-    assert all(case_of(options, takes) is not None for _, options, _ in found)
-    assert len({str({**options, "seed": 0}) for _, options, _ in found}) == 200
-    assert len({title for title, _, _ in found}) == 200
-
-
-def test_every_level_that_the_target_takes_is_drawn_and_nothing_that_it_does_not():
-    found = cases(ALL, 400)
-    for name, values in {
-        "dtype": {"float32", "float16", "bfloat16"}, "mask": {None, "random", "dead-rows"},
-        "pattern": {"normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank"},
-        "head_dim": {16, 32, 64, 72, 128}, "align": {"bottom-right", "top-left"},
-    }.items():  # fmt: skip
-        assert {getattr(case, name) for case in found} == values
-    layouts = {layout for case in found for _, layout in case.layouts}
-    assert layouts == {"contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit"}
-    for name in [
-        "causal",
-        "sinks",
-        "alibi",
-        "bias",
-        "seqlens",
-        "cu_seqlens_q",
-        "window",
-        "softcap",
-        "dropout",
-    ]:
-        assert 0 < sum(bool(getattr(case, name)) for case in found) < 400
-    sides = {(case.seqlen_q > case.seqlen_k) - (case.seqlen_q < case.seqlen_k) for case in found}
-    assert sides == {-1, 0, 1}
-    groups = {case.heads // case.kv_heads for case in found}
-    assert groups >= {1, 2, 3}
-    assert {case.seqlen_q % 32 for case in found} >= {0, 1, 31}
-    plain = cases(PLAIN, 100)
-    assert not any(case.causal or case.bias or case.mask or case.window for case in plain)
-    assert all(case.seqlen_q == case.seqlen_k for case in cases(LAZY_ONE, 100))
-
-
-def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_decides():
-    needs = LEAST | {"cu_seqlens", "bias"}
-    packed = TargetSignature("softmax", frozenset(needs), frozenset(needs))
-    assert all(case.cu_seqlens_q and case.bias for case in cases(packed, 50))
-    found = cases(ALL, 50, seqlen=[20, 30], dtype=["float16"], runs=[["contiguous"]])
-    assert {(case.seqlen_q, case.seqlen_k) for case in found} == {(20, 20), (30, 30)}
-    assert {(case.dtype, case.layouts, case.runs) for case in found} == {("float16", (), ((),))}
-    # A softcap lies near the logits.
-    assert {case.softcap for case in cases(ALL, 50, pattern=["positive"])} == {None, 150.0}
-
-
-def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
-    with pytest.raises(UsageFailure, match="this target takes no case with these options"):
-        some(PLAIN, 1, batch=[0])
-    sizes = dict.fromkeys(("batch", "heads", "head_dim"), [1])
-    one = {**sizes, "scale": [0.5], "layout": [["contiguous"]]}
-    several = {"dtype": ["float32"], "seqlen": [9, 10], "pattern": ["normal", "small"]}
-    few = some(PLAIN, 10, **one, **several)
-    assert sorted((options["seqlen"], title) for title, options, _ in few) == [
-        (9, "L=9 normal"), (9, "L=9 small"), (10, "L=10 normal"), (10, "L=10 small"),
-    ]  # fmt: skip
-
-
-def test_what_no_signature_tells_is_told():
-    told = {beyond for _, _, beyond in some(PLAIN, 100)}
-    assert {"", "fewer key heads than heads", "lengths of queries and keys that differ"} <= told
-    assert not any("lengths" in beyond for _, _, beyond in some(ALL, 100))

@@ -128,6 +128,6 @@ def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypa
     with pytest.raises(UsageFailure, match=f"--ray {address}: nothing answers there"):
         RayCluster(address, 3).refuse_unusable()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    ran = run("sweep soft.py:backward --draw 3 --ray local --workers 1")
+    ran = run("sweep soft.py:backward --heads 1 --heads 2 --ray local --workers 1")
     assert (ran.code, ran.out) == (2, "")
     assert "--ray: Ray is not installed here" in ran.err

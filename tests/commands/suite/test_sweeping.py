@@ -8,17 +8,14 @@ import pytest
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
-from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.commands.suite.runner import Runner
 from gradprobe.commands.suite.sweep import combinations, sweep_plan
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
 
-_NAMES = frozenset({"q", "k", "v", "do", "scale", "causal"})
-TAKES = TargetSignature("softmax", _NAMES, frozenset({"q", "k", "v"}))
 REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
-DRAWN = SweepRequest((REQUEST,), {}, draw=12)
+LONG = SweepRequest((REQUEST,), {"heads": [1, 2, 3], "seqlen": [9, 20, 33, 40]})
 GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 
 
@@ -47,7 +44,7 @@ class Bench:
 
 def run(asked, journal, bench, told=lambda words, share: None):
     """The titles and numbers of what came out, in order."""
-    runner, found = Runner(sweep_plan(asked, [TAKES]), Setting(), journal), []
+    runner, found = Runner(sweep_plan(asked), Setting(), journal), []
     runner._check_each = bench
     try:
         for outcome in runner.outcomes(told):
@@ -57,7 +54,7 @@ def run(asked, journal, bench, told=lambda words, share: None):
     return found
 
 
-@pytest.mark.parametrize(("asked", "killed_after"), [(DRAWN, 5), (GRID, 1)])
+@pytest.mark.parametrize(("asked", "killed_after"), [(LONG, 5), (GRID, 1)])
 def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     whole, first, rest = Bench(), Bench(killed_after, MemoryError), Bench()
     with Journal.begun(asked, "whole.jsonl") as journal:
@@ -84,15 +81,13 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     assert shares[0][0] == "1 of 6 made"
     assert shares[2][1] < 0.4
     assert shares[-1] == ("6 of 6 made", 1.0)
-    costs = [planned.cost for planned in sweep_plan(DRAWN, [TAKES]).checks]
-    assert costs == sorted(costs)
 
 
 def test_what_is_no_journal_or_of_another_source_is_refused(folder):
-    with Journal.begun(DRAWN, "a.jsonl") as journal:
-        run(DRAWN, journal, Bench(3))
+    with Journal.begun(LONG, "a.jsonl") as journal:
+        run(LONG, journal, Bench(3))
         with pytest.raises(UsageFailure, match="another sweep writes it"):
-            Journal.begun(DRAWN, "a.jsonl")
+            Journal.begun(LONG, "a.jsonl")
     (folder / "soft.py").write_text((folder / "soft.py").read_text() + "\n")
     with pytest.raises(UsageFailure, match="soft.py has changed since"):
         Journal.reopened("a.jsonl")
@@ -101,9 +96,9 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
 
 
 def test_a_sweep_beside_another_of_its_folder_keeps_no_journal_and_an_interrupt_what_came_behind_a_gap_too():
-    with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
+    with Journal.begun(LONG, None) as one, Journal.begun(LONG, None) as other:
         assert (one.file, other.file) == (str(DEFAULT), "")
-        assert len(run(DRAWN, one, Bench(5))) == 5
+        assert len(run(LONG, one, Bench(5))) == 5
 
 
 def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
@@ -114,10 +109,3 @@ def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
     assert len(combinations({"heads": range(100), "seed": range(100)})) == 10_000
     with pytest.raises(UsageFailure, match="10,100 cases are more than 10,000"):
         combinations({"heads": range(100), "seed": range(101)})
-
-
-def test_what_says_nothing_of_its_cases_draws_a_dozen_and_values_from_a_file_are_one_case():
-    assert len(sweep_plan(SweepRequest((REQUEST,), {}), [TAKES]).checks) == 12
-    saved = SweepRequest((CheckRequest("soft.py:backward", None, None, {"inputs": "a.pt"}),), {})
-    assert not saved.is_drawn
-    assert len(sweep_plan(saved, [None]).checks) == 1
