@@ -8,9 +8,11 @@ from typing import Annotated
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
+from ..processes import tell
 from .checks import check_against, check_one
 from .command import Call, Command
 from .option_rows import option
+from .own_process import ProgressNote
 from .report_forms import show_document
 
 _BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
@@ -54,9 +56,12 @@ def check(
             raise UsageFailure(f"{min(others)}: this is written as --json alone")
         if baseline is None:
             return call.apart(_read_contract, request, call.forms.json)
-        from .baseline_output import check_baseline
-
-        return check_baseline(call, baseline, is_asked=is_asked)
+        if "inputs" in request.options:
+            words = "--inputs: a file is one draw, and a baseline takes several"
+            raise UsageFailure(words, "drop it")
+        if call.target is None:
+            raise UsageFailure("--baseline is of one kernel, and no TARGET is given", "name it")
+        return call.apart(_check_baseline, request, baseline, call.forms.json)
     if battery is not None:
         return _check_battery(call, battery)
     settings = call.settings(has_targets=not is_asked)
@@ -97,3 +102,13 @@ def _read_contract(request: CheckRequest, json_file: str | None) -> int:
     contract = read_contract(request)
     show_document(json_file, contract.as_json(), render_contract(contract, width()))
     return 1 if contract.unread else 0
+
+
+def _check_baseline(request: CheckRequest, file: str, json_file: str | None) -> int:
+    from ..commands.baseline import check_baseline
+
+    def tick(number: int, total: int) -> None:
+        words, kept = f"draw {number} of {total}", "errors are kept of all draws or of none"
+        tell(ProgressNote(f"{request.target}, {words}", number - 1, total, "draws", kept))
+
+    return check_baseline(request, file, json_file, tick)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import linecache
 import os
 import sys
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -21,7 +19,7 @@ from ..commands.suite.outcome import CheckOutcome
 from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
 from ..model.documents import Reports
-from ..model.failures import Failure, UsageFailure
+from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report
 from ..processes.each import AbandonedWork, abandoned_when
@@ -38,11 +36,8 @@ from .report_forms import Forms
 # What a kernel is written in, and may include.
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
-# its place may be missing; and in milliseconds, after which the files are looked at though nobody told of a change.
-_STILL, _MISSING, _LOOK = 0.03, 1.0, 1000
-_AT_ONCE: dict[str, Any] = {
-    "watch_filter": None, "recursive": False, "rust_timeout": _LOOK, "yield_on_timeout": True, "step": 5,
-}  # fmt: skip
+# its place may be missing; and between two looks at what changes with each save.
+_STILL, _MISSING, _LOOK = 0.03, 1.0, 0.05
 
 
 @Command("target family reference timeout fix_budget")
@@ -51,9 +46,6 @@ def watch(call: Call) -> int:
 
     Torch is imported between saves. How the first layout stands is told before the rest. Ctrl-C ends it.
     """
-    if importlib.util.find_spec("watchfiles") is None:
-        way_out = "pip install 'gradprobe[watch]'"
-        raise Failure("watch needs watchfiles, which is not installed", way_out)
     settings = call.settings()
     planned = PlannedCheck("", settings.over(call.request), chosen=call.chosen)
     watched = _Watch(planned, call.setting(settings, beyond=True), call.forms)
@@ -176,15 +168,20 @@ class Sources:
 
     def wait(self) -> list[str]:
         """Those that were saved, as soon as one holds something else."""
-        from watchfiles import watch as changes_in
-
-        while not self.changed:
-            folders = {os.path.dirname(path) for path in self.digests}
-            with contextlib.suppress(FileNotFoundError):  # a folder that has gone since
-                for _ in changes_in(*filter(os.path.isdir, folders), **_AT_ONCE):
-                    if self.changed:
-                        break
+        before, now = "", self._stamps()
+        while before == now or not self.changed:
+            time.sleep(_LOOK)
+            before, now = now, self._stamps()
         return self.settled()
+
+    def _stamps(self) -> str:
+        """What changes with each save, without reading any."""
+        found = []
+        for path in self.digests:
+            with contextlib.suppress(OSError):
+                stat = os.stat(path)
+                found.append((path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return str(found)
 
 
 def digest(path: str) -> str:

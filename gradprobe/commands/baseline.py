@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,12 @@ from ..model.documents import document_of, parsed
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..model.writing import replace_file
+from ..pipeline.reported import report_of
 from ..pipeline.run_check import run_check
 from ..render.notation import ASCII, UTF8
 from ..render.rows import folded, headed
+from ..render.screen import rendered
+from ..render.terminal import dump, show, utf8, width, write_stdout
 
 if TYPE_CHECKING:
     from ..numerics.evidence import ProbeResult
@@ -116,8 +120,6 @@ def _ran_on(report: ProbeResult) -> str:
 
 
 def _case_of(report: ProbeResult) -> dict[str, Any]:
-    from ..pipeline.reported import report_of
-
     case = document_of(report_of(report))["case"].items()
     return {name: own for name, own in case if name != "seed" and own not in (None, False, [])}
 
@@ -289,8 +291,8 @@ def _written(factor: float) -> str:
 def changes_as_json(changes: Changes) -> dict[str, Any]:
     before, cells = changes.before, []
     for (layout, name), figures in changes.cells.items():
-        of = {figure: {**asdict(change), "grown": change.is_beyond} for figure, change in figures.items()}  # fmt: skip
-        cells.append({"layout": layout, "intermediate": name, **of})
+        grown = {figure: {**asdict(one), "grown": one.is_beyond} for figure, one in figures.items()}  # fmt: skip
+        cells.append({"layout": layout, "intermediate": name, **grown})
     return {
         "verdict": "grown" if changes.failing else "same",
         "target": {"name": before.request.target},
@@ -303,8 +305,40 @@ def changes_as_json(changes: Changes) -> dict[str, Any]:
     }
 
 
-def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """What became of every entry of a file; a mismatch or growth anywhere is one, else an error anywhere is one."""
-    verdicts = {document["verdict"] for document in documents}
-    verdict = next(known for known in ("mismatch", "grown", "error", "same") if known in verdicts)
-    return {"schema": "gradprobe.baseline.diff/1", "verdict": verdict, "entries": documents}
+def check_baseline(
+    request: CheckRequest, file: str, json_file: str | None, tick: Callable[[int, int], object]
+) -> int:
+    """Compares what a file holds of a target in its case, else keeps it there, and shows that; the exit code.
+
+    Raises:
+        UsageFailure: the file cannot be read or written, or holds errors that are not comparable.
+    """
+    options = dict(request.options)
+    first = options.pop("seed", 0)
+    request, entries = replace(request, options=options), ()
+    if Path(file).exists():
+        entries = load(file)
+    words = request.command()
+    before = next((one for one in entries if one.request.command() == words), None)
+    seeds = before.seeds if before else range(first, first + DRAWS)
+    accept = partial(refuse_other, before) if before else lambda _: None
+    found, on_stdout = measure(request, seeds, accept, tick), json_file == "-"
+    if not isinstance(found, Entry):
+        report = report_of(found)
+        show([] if on_stdout else rendered(report))
+        seed = f"seed {found.case.seed} is a mismatch, whose errors are no baseline"
+        document, code = document_of(report), 1
+        write_stdout("" if before else f"not kept: {seed}\n")
+    elif before is None:
+        save(file, with_entry(entries, found))
+        write_stdout(f"kept {found.command_words} in {file}\n")
+        draws = f"draws {found.seeds[0]} to {found.seeds[-1]}"
+        write_stdout(f"  {len(found.cells)} errors over {draws}\n")
+        return 0
+    else:
+        changes = Changes(before, found)
+        show([] if on_stdout else render_changes(changes, width(), utf8=utf8()))
+        document, code = changes_as_json(changes), int(bool(changes.failing))
+    verdict = {"schema": "gradprobe.baseline.diff/1", "verdict": document["verdict"]}
+    dump(json_file, {**verdict, "entries": [document]})
+    return code

@@ -176,5 +176,5 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
 ])  # fmt: skip
 def test_a_baseline_that_is_none(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    words = ["check", "--baseline", str(tmp_path / "x.json")]
+    words = ["check", "lazy", "--baseline", str(tmp_path / "x.json")]
     assert "x.json" in refused(words, says="--baseline")

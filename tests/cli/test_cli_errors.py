@@ -51,7 +51,7 @@ REFUSED = [
     ("doctor --heads 2", 2, ("doctor takes a case with a TARGET alone",)),
     ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
     ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint empty.py", 3, ("read",)),
-    ("check --baseline none.json", 2, ("No such file", "gradprobe check TARGET --baseline FILE")),
+    ("check --baseline none.json", 2, ("--baseline is of one kernel", "name it")),
     ("check soft.py:backward --inputs x.pt --baseline a.json", 2, ("--inputs: a file is one draw",)),
     ("check soft.py:backward --seed -1 --baseline a.json", 2, ("--seed must lie in 0 to 2^63 - 1",)),
     ("check --baseline a.json --contract", 2, ("--baseline and --contract ask for two things",)),

@@ -1,6 +1,5 @@
 """`watch` answers each save with what that text does, says what it changed, and leaves nothing behind."""
 
-import importlib.util
 import os
 import random
 import re
@@ -17,15 +16,12 @@ from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import report_from
-from tests.cli.command import SMALL, run
+from tests.cli.command import SMALL
 from tests.cli.test_cli_killed import left_of
 from tests.cli.watching import KERNEL, Watching, put
 from tests.render.test_comparison import wrong_in
 from tests.render.written import document
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"
-)
 # Each as long as the other.
 RIGHT, WRONG = "scale * ds @ k", "scale + ds @ k"
 
@@ -85,15 +81,6 @@ def test_a_module_that_is_missing_is_waited_for_and_a_crash_ends_one_check(folde
             own.write_text(KERNEL.replace(RIGHT, text))
             os.utime(own, (1e9, 1e9))
             assert f"now: {verdict}" in watch.until()
-
-
-def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
-    assert run("watch absent.py:backward").code == 2
-    find = importlib.util.find_spec
-    without = lambda name: None if name == "watchfiles" else find(name)  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", without)
-    ran = run("watch own.py:backward")
-    assert (ran.code, ran.err.splitlines()[1]) == (3, "  pip install 'gradprobe[watch]'")
 
 
 def resident(process):

@@ -1,6 +1,5 @@
 """`watch` on a GPU: the process that is forked from has Triton and no device, and each fork gets the device."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -9,8 +8,7 @@ import pytest
 from tests.cli.command import ROOT
 from tests.cli.watching import Watching, put
 
-_LACKS_IT = importlib.util.find_spec("watchfiles") is None
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_LACKS_IT, reason="needs gradprobe[watch]")]
+pytestmark = pytest.mark.gpu
 
 
 def test_saves_are_answered_by_compiled_kernels(tmp_path, monkeypatch):

@@ -251,14 +251,14 @@ def _of_layout(layout: str) -> Iterator[Trait]:
 
 
 def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:
-    """What all that fail have, and none, or surprisingly few, of what matches: sentences, none where nothing is.
+    """What all that fail have, and none of what matches: sentences, none where nothing is.
 
-    A single trait that no match has is a fact, and is told. What is joined of several, or is not of failures alone, is
-    told where cases that fail at random would have it so in fewer than one of twenty such tables.
+    A single trait is a fact, and is told. What is joined of several is told where cases that fail at random would have
+    it so in fewer than one of twenty such tables.
     """
     if not failing or not matching:
         return ()
-    count, matches = _count(failing), _count(matching)
+    count = _count(failing)
     head = f"all {count} failures have" if count > 1 else "the failure has"
     sole, telling = dict[str, str](), dict[tuple[int, ...], str]()
     for (axis, words), having in _sharpest(failing, matching).items():
@@ -279,14 +279,7 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
             return (f"{head} {', '.join(others)} and {last}, no match has {both}",)
         if found:  # chance, or another choice, would do as well
             break
-    rare = []
-    for having, words in telling.items():
-        few = _count(map(matching.__getitem__, having))
-        # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
-        chance = len(telling) * math.comb(count + few, count) / math.comb(count + matches, count)
-        if chance < _CHANCE:
-            rare.append((chance, f"{head} {words}, and {few} of {matches} matches"))
-    return tuple(sentence for _, sentence in sorted(rare)[:_TOLD])
+    return ()
 
 
 def _sharpest(
