@@ -299,7 +299,7 @@ def _of_cuda(_: Path, name: str) -> dict[str, Any]:
 
 def planted(folder: Path, given: argparse.Namespace) -> list[str]:
     """The faults of one kernel that the judge calls wrong, each in a copy in the ledger's folder."""
-    from gradprobe.commands.mutate.mutants import sampled as drawn
+    from gradprobe.commands.mutants import sampled as drawn
 
     place = given.folder / folder.name
     chosen = place / "chosen"
@@ -323,7 +323,7 @@ def planted(folder: Path, given: argparse.Namespace) -> list[str]:
 
 def _read(place: Path) -> tuple[Any, dict[str, Any], list[str], str]:
     """The file of kernels, its mutants by name, the words of check, and the file's name in the folder."""
-    from gradprobe.commands.mutate.mutants import mutants_of, read_file
+    from gradprobe.commands.mutants import mutants_of, read_file
 
     folder = Path((place / "source").read_text())
     words, named = shlex.split((folder / "words").read_text()), folder / "kernels"

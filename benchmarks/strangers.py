@@ -192,7 +192,7 @@ def missed(trials: Sequence[Trial]) -> Iterator[str]:
 
 def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]:
     """The faults of one kernel, each checked and judged."""
-    from gradprobe.commands.mutate.mutants import mutants_of, read_file, sampled
+    from gradprobe.commands.mutants import mutants_of, read_file, sampled
 
     words = shlex.split((folder / "words").read_text())
     named = folder / "kernels"

@@ -22,7 +22,7 @@ from .option_rows import option
 from .report_forms import show_document
 
 if TYPE_CHECKING:
-    from ..commands.mutate.campaign import Campaign
+    from ..commands.campaign import Campaign
 
 _CHECK = "The gate: a command that fails where the kernel is wrong, such as 'pytest -q' (default: gradprobe check)"
 _FILE = "Where faults are planted (default: the target's own file)"
@@ -51,8 +51,8 @@ def mutate(
     at_a_time = count_of_workers(workers, unless_gpu=True)
     limit = None if timeout is None else seconds(timeout)
     wanted = _wanted(classes) if classes is not None else None
-    from ..commands.mutate.campaign import Campaign, Gate
-    from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled
+    from ..commands.campaign import Campaign, Gate
+    from ..commands.mutants import file_of, mutants_of, read_file, sampled
 
     request = call.request
     source = read_file(*file_of(request, file))
@@ -67,7 +67,7 @@ def mutate(
 
 def _run(campaign: Campaign, call: Call) -> int:
     """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
-    from ..commands.mutate.campaign_screen import campaign_as_json, render_campaign
+    from ..commands.campaign import campaign_as_json, render_campaign
 
     latest, done, total, json_file = campaign, 0, len(campaign.chosen), call.forms.json
     with Progress() as tick:
@@ -103,7 +103,7 @@ def _gate(call: Call, check: str | None) -> str:
 
 
 def _wanted(classes: str) -> set[str]:
-    from ..commands.mutate.mutants import CLASSES
+    from ..commands.mutants import CLASSES
 
     given = {word.strip().upper() for word in classes.split(",")}
     if unknown := sorted(given - CLASSES.keys()):

@@ -52,8 +52,8 @@ def shrink(
 
 def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
     """Searches, writes the test and shows what came of it; the exit code."""
+    from ..commands.shrink.shrinking import document_of, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
-    from ..commands.shrink.shrunken_screen import document_of, rendered
 
     def show_step(case: WordedCase, change: str, count: int) -> None:
         what = f"still so {change}" if change else "it fails"
@@ -74,7 +74,7 @@ def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | N
 
 def _written(request: CheckRequest, report: Report) -> str:
     """Writes the test of a shrunken case; its file. UsageFailure."""
-    from ..commands.shrink.shrunken_screen import pytest_source
+    from ..commands.shrink.shrinking import pytest_source
     from ..render.console import first_line
 
     try:

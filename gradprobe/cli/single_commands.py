@@ -66,8 +66,7 @@ def doctor(call: Call) -> int:
 
     Look at the first rung that is not green: what it needs more than the one below it is at fault.
     """
-    from ..commands.doctor.doctor_screen import as_json, render_examination
-    from ..commands.doctor.examination import examine
+    from ..commands.doctor.examination import as_json, examine, render_examination
 
     request, line = call.request, "gradprobe doctor"
     if call.target is not None:

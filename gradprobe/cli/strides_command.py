@@ -75,7 +75,7 @@ def _surveyed(
     Args:
         words: the options of the command itself, for the line that repeats it.
     """
-    from ..commands.strides.survey import survey
+    from ..commands.survey import survey
 
     options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
     small = {**SMALL}

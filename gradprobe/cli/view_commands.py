@@ -8,9 +8,8 @@ from typing import Annotated
 
 from msgspec import structs
 
-from ..commands.saved_reports import damage_told, read
 from ..commands.suite.checking import Setting
-from ..commands.suite.outcome import code_of_report, code_of_reports
+from ..commands.suite.outcome import code_of_report, code_of_reports, damage_told, read
 from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
 from ..model.documents import Reports

@@ -315,9 +315,8 @@ def check_baseline(
     """
     options = dict(request.options)
     first = options.pop("seed", 0)
-    request, entries = replace(request, options=options), ()
-    if Path(file).exists():
-        entries = load(file)
+    request = replace(request, options=options)
+    entries = load(file) if Path(file).exists() else ()
     words = request.command()
     before = next((one for one in entries if one.request.command() == words), None)
     seeds = before.seeds if before else range(first, first + DRAWS)

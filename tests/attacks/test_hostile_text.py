@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradprobe.commands.shrink.shrunken_screen import pytest_source
+from gradprobe.commands.shrink.shrinking import pytest_source
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.writing import IN_JSON, IN_MARKUP, inert, safe, visible
 from gradprobe.render.files import FORMS

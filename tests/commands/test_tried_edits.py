@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.shrink.shrinking import shrink
-from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.suite.checking import Setting
+from gradprobe.commands.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from tests.sampling import sampled
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of_report
+from gradprobe.commands.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
 from gradprobe.render.screen import rendered

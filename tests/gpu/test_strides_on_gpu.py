@@ -2,8 +2,8 @@
 
 import pytest
 
-from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.suite.checking import Setting
+from gradprobe.commands.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited

@@ -210,7 +210,7 @@ def report_beside(
             in the same way.
     """
     from ...targets.builtin import BUILTINS
-    from ..saved_reports import read
+    from .outcome import read
 
     if function is None and word.endswith(".json"):
         several = read(word).reports

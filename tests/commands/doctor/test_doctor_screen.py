@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.doctor.doctor_screen import as_json, render_examination
-from gradprobe.commands.doctor.examination import Examination
+from gradprobe.commands.doctor.examination import Examination, as_json, render_examination
 from gradprobe.commands.doctor.ladder import (
     COMPILED,
     CUDA,
@@ -33,7 +32,7 @@ MADE = Examination("mine.py:f", "gradprobe doctor mine.py:f", SURVEY, (), (), ()
 @pytest.fixture(autouse=True)
 def _a_cache_at_home(monkeypatch):
     facts = facts_here() | {"cache": f"{HOME}/.triton/cache"}
-    monkeypatch.setattr("gradprobe.commands.doctor.doctor_screen.facts_here", lambda: facts)
+    monkeypatch.setattr("gradprobe.commands.doctor.examination.facts_here", lambda: facts)
 
 
 def climbed(*states):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import Campaign, Gate, Shadow
-from gradprobe.commands.mutate.mutants import mutants_of, read_file
+from gradprobe.commands.campaign import Campaign, Gate, Shadow
+from gradprobe.commands.mutants import mutants_of, read_file
 from gradprobe.inputs import history
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.processes.executables import run_programs

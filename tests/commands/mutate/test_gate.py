@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import Gate
+from gradprobe.commands.campaign import Gate
 from gradprobe.model.failures import UsageFailure
 
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from gradprobe.commands.mutate.mutants import CLASSES, mutants_of, read_file
+from gradprobe.commands.mutants import CLASSES, mutants_of, read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.source.parameter_names import stride_by_name
 from tests.planted.planting import KERNELS

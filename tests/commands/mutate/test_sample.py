@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gradprobe.commands.mutate.mutants import mutants_of, read_file, sampled
+from gradprobe.commands.mutants import mutants_of, read_file, sampled
 from tests.planted.planting import KERNELS
 
 

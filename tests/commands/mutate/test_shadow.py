@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import Shadow
+from gradprobe.commands.campaign import Shadow
 
 PLAIN, MUTATED = "VALUE = 1\n", "VALUE = 2\n"
 BY_FILE = (

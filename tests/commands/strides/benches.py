@@ -1,9 +1,8 @@
 """A bench of a target, and its trials by their titles."""
 
-from gradprobe.commands.strides.survey import Survey
-from gradprobe.commands.strides.trials import planned, trials_of
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.tries import PlannedTry, TryChecker
+from gradprobe.commands.survey import Survey, planned, trials_of
 from gradprobe.inputs.history import CheckRequest
 
 

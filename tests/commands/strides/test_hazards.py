@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.strides import trials as of_trials
-from gradprobe.commands.strides.trials import warnings_of
 from gradprobe.commands.suite.outcome import code_of_report
+from gradprobe.commands.survey import warnings_of
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.test_survey import surveyed
 from tests.commands.strides.written import write

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.commands.strides.trials import FIRST
+from gradprobe.commands.survey import FIRST
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 

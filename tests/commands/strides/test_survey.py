@@ -2,9 +2,9 @@
 
 import pytest
 
-from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of_report
+from gradprobe.commands.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from tests.commands.strides.crashing import write as write_crashing
 from tests.commands.strides.written import write

@@ -2,7 +2,7 @@
 
 import torch
 
-from gradprobe.commands.strides.trials import trials_of
+from gradprobe.commands.survey import trials_of
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
 

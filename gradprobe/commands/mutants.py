@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ...inputs.history import CheckRequest
-from ...model.failures import Failure, TargetFailure, UsageFailure
-from ...processes import run_each
-from ...source.kernel_file import Change, KernelFile
-from ...source.rewrites.all_rows import OPERATORS
-from ...source.syntax import Edit, edited
-from ..suite.plan import DESCRIBER, TargetSignature
+from ..inputs.history import CheckRequest
+from ..model.failures import Failure, TargetFailure, UsageFailure
+from ..processes import run_each
+from ..source.kernel_file import Change, KernelFile
+from ..source.rewrites.all_rows import OPERATORS
+from ..source.syntax import Edit, edited
+from .suite.plan import DESCRIBER, TargetSignature
 
 # The classes of faults that are planted, in the order in which they are told.
 CLASSES = {

@@ -1,0 +1,340 @@
+"""Strides: a target with each tensor in each layout, alone, all at once and as programs lay them; its report."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import flags
+from ..inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
+from ..model.assignment import LAYOUTS, SCALED, TENSORS, Assigned, run_name
+from ..model.layout_run import (
+    ALONE,
+    FAILED,
+    MATCH,
+    MISMATCH,
+    PROGRAM,
+    SKIPPED,
+    TOGETHER,
+    Run,
+    SurveyedLayout,
+    add_counts,
+)  # fmt: skip
+from ..model.memory_finding import ERROR, HUGE, OUTSIDE, VECTOR, WARNING, WarningNote
+from ..model.number import listed
+from ..model.report import Report, SurveySummary
+from .suite.checking import FACTORY, Setting, check_each
+from .suite.outcome import CheckOutcome
+from .suite.plan import Plan, PlannedCheck, Steps
+from .suite.runner import Runner
+from .suite.tries import TRIES, PlannedTry, TryOutcome
+
+CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
+# Run with either fill even when there is little time: strides that are mixed up show in the first, in the second where
+# a target takes no last stride but 1, and offsets that overflow in the third.
+_THOROUGH = ("distinct", "distinct-unit", HUGE)
+# What is tried of one tensor alone then.
+_FAST = {"do": ("blhd", "distinct")} | dict.fromkeys(VECTORS, ("distinct",))
+# Elements of one tensor that an offset of 32 bits still reaches.
+_NARROW = 2**31
+# How programs lay tensors, by layout. Those that save O are tried where the target takes it.
+_SAVED = "O saved"
+_PROGRAMS = {
+    "packed qkv, dO a [B, L, H, D] view": {"packed": "q k v dq dk dv", "blhd": "do o"},
+    "packed kv, q and dO [B, L, H, D] views": {"packed": "k v dk dv", "blhd": "q do o dq"},
+    "out.sum() of [B, L, H, D] views": {"blhd": "q k v o", EXPANDED: "do"},
+    "[B, L, H, D] views, dO contiguous": {"blhd": "q k v o"},
+    f"{_SAVED} as a [B, L, H, D] view, dO contiguous": {"blhd": "o"},
+    f"{_SAVED} contiguous, dO a [B, L, H, D] view": {"blhd": "do"},
+}
+
+
+@dataclass(frozen=True)
+class LayoutTrial:
+    assigned: Assigned
+    """Of one tensor alone, or of "all"; of each where a program lays them so."""
+    program: str = ""
+    thorough: bool = True
+    """Whether it is run twice, in guard bands of NaN and of large numbers."""
+    severity: str = WARNING
+    """Of a failure by its hazard alone."""
+
+    @property
+    def title(self) -> str:
+        return self.program or run_name(self.assigned)
+
+    @property
+    def tried(self) -> SurveyedLayout:
+        """As a report has it."""
+        if self.program:
+            return SurveyedLayout(kind=PROGRAM, thorough=self.thorough)
+        ((row, layout),) = self.assigned
+        kind = TOGETHER if row == "all" else ALONE
+        return SurveyedLayout(kind=kind, row=row, layout=layout, thorough=self.thorough)
+
+    @property
+    def hazard(self) -> str:
+        """HUGE, or VECTOR where a vector of parameters alone is strided; "" of all other layouts."""
+        if self.tried.layout == HUGE:
+            return HUGE
+        return VECTOR if self.tried.row in VECTORS and self.tried.layout != "offset" else ""
+
+    def without_hazard(self) -> LayoutTrial:
+        """The same strides within 2^31 elements; the vector contiguous."""
+        scaled = tuple((tensor, SCALED) for tensor, _ in self.assigned)
+        return replace(self, assigned=scaled) if self.hazard == HUGE else FIRST
+
+
+FIRST = LayoutTrial((("all", CONTIGUOUS),))
+"""What every other is held against."""
+
+
+def trials_of(
+    shapes: Mapping[str, tuple[int, ...]], *, fast: bool, strict: bool = False
+) -> tuple[LayoutTrial, ...]:
+    """All trials of tensors of these shapes: FIRST, then all at once, which shows most.
+
+    Args:
+        fast: hardly any tensor alone, and hardly any trial thorough.
+        strict: whether nothing is a warning; nor is an offset beyond 2^31 where a tensor is itself that large.
+    """
+    is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
+    trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS[1:]]
+    trials += _programs(shapes)
+    for name, shape in shapes.items():
+        layouts = _layouts_of(name, shape, fast=fast)
+        trials += (LayoutTrial(((name, layout),)) for layout in layouts)
+    for at, trial in enumerate(trials):
+        severity = ERROR if strict or (is_large and trial.hazard == HUGE) else WARNING
+        is_thorough = not fast or trial.title in _THOROUGH
+        trials[at] = replace(trial, thorough=is_thorough, severity=severity)
+    return (FIRST, *trials)
+
+
+def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:
+    """The layouts that change where a tensor of this shape lies."""
+    for layout in _FAST.get(name, ()) if fast else LAYOUTS[1:]:
+        if layout == "packed" and len(shape) != 4:
+            continue
+        if layout in ("blhd", "distinct-unit", HUGE) and len(shape) < 2:
+            continue
+        if layout == EXPANDED and (name in (*NEVER_EXPANDED, *VECTORS) or max(shape) == 1):
+            continue
+        if max(shape) > 1 or layout == "offset":
+            yield layout
+
+
+def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
+    for title, laid in _PROGRAMS.items():
+        if "o" in shapes or not title.startswith(_SAVED):
+            pairs = ((name, layout) for layout, names in laid.items() for name in names.split())
+            yield LayoutTrial(tuple(pair for pair in pairs if pair[0] in shapes), title)
+
+
+def planned(first: CheckOutcome, trial: LayoutTrial) -> PlannedTry:
+    """One layout of the case that a first check was made of; twice, memory without values holds 7.0 the second time."""
+    assert first.report.case is not None
+    repeat = 2 if trial.thorough else 1
+    case = replace(first.report.case, layouts=trial.assigned, runs=(), poison=True, repeat=repeat)
+    words = [f"{tensor}={layout}" for tensor, layout in trial.assigned]
+    options = {**first.request.options, "layout": words}
+    return PlannedTry(trial.title, replace(first.request, options=options), case=case)
+
+
+def is_failing(run: Run) -> bool:
+    """Whether it is wrong, or could not be run."""
+    return run.verdict in (MISMATCH, FAILED)
+
+
+def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
+    """The run of a trial, with how much it counts where it fails: by its hazard alone, it may be a warning.
+
+    Args:
+        is_right: whether it is without its hazard.
+    """
+    run, tried = structs.replace(run, layout=trial.title), trial.tried
+    if not is_failing(run):
+        return structs.replace(run, tried=tried, memory=())
+    severity = trial.severity if is_right else ERROR
+    found = []
+    for finding in run.memory:
+        weight = severity if is_right else finding.severity
+        found.append(replace(finding, severity=weight, layout=trial.title))
+    tried = structs.replace(tried, hazard=trial.hazard if is_right else "")
+    return structs.replace(run, tried=tried, severity=severity, memory=tuple(found))
+
+
+def warnings_of(runs: Iterable[Run]) -> Iterator[WarningNote]:
+    """What layouts show that fail by a hazard alone: offsets are one, and so is each vector."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.tried and run.severity == WARNING:
+            kind, row = run.tried.hazard, run.tried.row
+            groups.setdefault((kind, "" if kind == HUGE else row), []).append(run)
+    for (kind, about), those in groups.items():
+        names = [about] if about else _overflowing(those)
+        words = f"wrong when {about}.stride(0) != 1: it is taken for contiguous"
+        if kind == HUGE:
+            into = f" into {listed(names, 'or')}" if names else ""
+            words = (
+                f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
+            )
+        layouts = tuple(run.layout for run in those)
+        yield WarningNote(kind, " ".join(names), words, layouts)
+
+
+def _overflowing(runs: list[Run]) -> list[str]:
+    """The tensors that fail alone; or those outside which an access was seen."""
+    rows = {run.tried.row for run in runs if run.tried} - {"all"}
+    seen = {found.tensor for run in runs for found in run.memory if found.kind == OUTSIDE}
+    return [name for name in TENSORS if name in (rows or seen)]
+
+
+_SECOND = ", without its hazard"
+
+
+@dataclass
+class Survey:
+    """What came so far."""
+
+    fast: bool
+    start: float
+    first: CheckOutcome | None = None
+    trials: tuple[LayoutTrial, ...] = ()
+    came: dict[str, CheckOutcome] = field(default_factory=dict)
+    """By title: of the trials, in their order, and of those without a hazard."""
+
+    def steps(self, first: PlannedTry) -> Steps:
+        """The contiguous case, to which what the target takes is found by trying; every layout; of those that fail
+        with a hazard the same without it."""
+        self.first = outcome = yield [first]
+        report = outcome.report
+        if report.case is None or not report.runs:
+            return
+        shapes = {laid.name: laid.sizes for laid in report.runs[0].laid}
+        strict = bool(outcome.request.options.get("strict"))
+        self.trials = trials_of(shapes, fast=self.fast, strict=strict)
+        yield from self._made([planned(outcome, trial) for trial in self.trials])
+        yield from self._made([*self.again(self.trials)])
+
+    def again(self, trials: Iterable[LayoutTrial]) -> Iterator[PlannedTry]:
+        """Those of the trials that fail with a hazard, without it."""
+        assert self.first is not None
+        for trial in trials:
+            if trial.hazard and is_failing(self.run(trial)):
+                other = replace(trial.without_hazard(), thorough=trial.thorough)
+                yield replace(planned(self.first, other), title=trial.title + _SECOND)
+
+    def _made(self, checks: list[PlannedTry]) -> Steps:
+        for at in range(len(checks)):
+            outcome = yield () if at else checks
+            self.came[outcome.title] = outcome
+
+    def run(self, trial: LayoutTrial) -> Run:
+        """What a trial came to. What the target raises where it may not, or how it ended its process, is an error."""
+        outcome, again = self.came[trial.title], self.came.get(trial.title + _SECOND)
+        error, is_right = outcome.report.error, again is not None and again.verdict == MATCH
+        if isinstance(outcome, TryOutcome):
+            taken = self.first.taken if isinstance(self.first, TryOutcome) else frozenset()
+            copied = tuple(sorted(taken - outcome.taken))
+            run = structs.replace(outcome.report.runs[0], copied=copied)
+            return weighed(run, trial, is_right)
+        assert error is not None
+        words = error.words or error.message.replace(f" ({run_name(trial.assigned)})", "")
+        if outcome.is_refused:
+            return weighed(Run(layout="", verdict=SKIPPED, skipped=words), trial, is_right)
+        for finding in error.memory[:1]:  # which is told by itself
+            words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
+        run = Run(layout="", verdict=FAILED, error=words, memory=error.memory)
+        return weighed(run, trial, is_right)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [self.run(trial) for trial in self.trials if trial.title in self.came]
+
+    def report(self, repro_command: str) -> Report:
+        """A run for each layout, and under "strides" what is a survey's own."""
+        assert self.first is not None
+        if not self.trials:  # it cannot be run as it is
+            more = {"title": "", "strides": SurveySummary(), "reproduce": repro_command}
+            return structs.replace(self.first.report, **more)
+        runs = self.runs
+        counted = [run for run in runs if run.severity != WARNING]
+        firsts = [run.first_mismatch for run in counted if run.first_mismatch]
+        return structs.replace(
+            self.first.report,
+            title="",
+            verdict=_verdict(counted),
+            runs=tuple(runs),
+            first_mismatch=firsts[0] if firsts else None,
+            compared=add_counts(run.compared for run in runs),
+            warnings=tuple(warnings_of(runs)),
+            reproduce=repro_command,
+            seconds={"total": round(time.perf_counter() - self.start, 4)},
+            strides=SurveySummary(layouts=len(self.trials)),
+            diagnoses=(),
+            known=(),
+        )
+
+
+def _verdict(counted: list[Run]) -> str:
+    # One that ended its process is wrong where it is known what its kernels did to memory.
+    if any(run.verdict == MISMATCH or (run.severity and run.memory) for run in counted):
+        return MISMATCH
+    return FAILED if any(run.verdict == FAILED for run in counted) else MATCH
+
+
+def survey(
+    request: CheckRequest,
+    repro_command: str,
+    *,
+    given: frozenset[str],
+    fast: bool,
+    setting: Setting,
+) -> Iterator[Report]:
+    """Tries a target in every layout: what is known after each, and at last all of it.
+
+    Args:
+        repro_command: the command line that repeats it.
+        given: the options that a user gave. The others may be replaced by what the target takes.
+        fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
+        setting: its timeout is that of one layout; edits are tried on the simplest wrong one.
+    """
+    trying = replace(setting, checker=TRIES, fix_budget=0)
+    options = {"recover": False, **request.options, "layout": ["all=contiguous"]}
+    asked = replace(request, options=options)
+    found = Survey(fast, time.perf_counter())
+    steps = found.steps(PlannedTry("", asked, fixed=given))
+    for outcome in Runner(Plan(list(next(steps)), steps), trying).outcomes():
+        if outcome is not found.first or not found.trials:
+            yield found.report(repro_command)
+            continue
+        taken = outcome.request.options.items()
+        added = {name: word for name, word in taken if options.get(name) != word}
+        if added:
+            repro_command = shlex.join([*shlex.split(repro_command), *flags(added)])
+    if found.trials and any(map(is_failing, found.runs)):
+        yield _explained(found, found.report(repro_command), setting, given)
+
+
+def _explained(found: Survey, report: Report, setting: Setting, given: frozenset[str]) -> Report:
+    """With why the simplest layout with wrong numbers has them."""
+    pairs, order = zip(found.trials, report.runs, strict=True), (ALONE, TOGETHER, PROGRAM)
+    wrong = [trial for trial, run in pairs if run.has_wrong_elements]
+    if not wrong or found.first is None:
+        return report
+    trial = min(wrong, key=lambda trial: order.index(trial.tried.kind))
+    limit = None if setting.timeout is None else setting.timeout * len(report.runs)
+    how = replace(setting, checker=FACTORY, timeout=limit)
+    request = planned(found.first, trial).request
+    options = dict(request.options)
+    if "recover" not in given:
+        del options["recover"]
+    (outcome,) = check_each([PlannedCheck(trial.title, replace(request, options=options))], how)
+    return structs.replace(report, diagnoses=outcome.report.diagnoses, known=outcome.report.known)
