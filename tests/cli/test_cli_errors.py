@@ -65,7 +65,7 @@ REFUSED = [
     ("strides soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
     ("sweep soft.py:backward --workers 0", 2, ("--workers must be at least 1, got 0",)),
     ("sweep soft.py:backward --resume a.jsonl", 2, ("--resume goes on with its own cases",)),
-    ("sweep soft.py:backward --heads 1 --heads 2 --journal no/such.jsonl", 2, ("--journal no/such.jsonl: cannot be opened",)),
+    ("sweep soft.py:backward --seed 1 --seed 2 --journal no/a.jsonl", 2, ("--journal no/a.jsonl: cannot be opened",)),
     ("shrink soft.py:doubled_dq --inputs a.pt", 2, ("--inputs: only a case whose values are drawn",)),
     (f"shrink soft.py:raising {SMALL}", 3, ("the target says no",)),
     ("mutate tiny.py", 2, ("names no function for gradprobe to check",)),
