@@ -8,9 +8,10 @@ import torch
 from gradprobe.kernels.triton import flash
 from tests.cli.command import run
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the interpreter takes the last strides it is given"
-)
+pytestmark = [
+    pytest.mark.usefixtures("without_causes"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter alone takes them"),
+]
 
 CASE = "--batch 1 --heads 2 --seqlen 20 --head-dim 16 --no-recover"
 WRAPPED = """

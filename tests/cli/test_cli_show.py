@@ -68,7 +68,6 @@ def assert_same_elsewhere(folder, go, words, code, runner=run):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (f"check soft.py:backward {SMALL}", 0),
         (f"check crashes.py:backward {SMALL}", 1),
         (f"check soft.py:raising {SMALL} --traceback", 3),
         (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
@@ -91,19 +90,6 @@ def test_without_a_file_all_of_the_last_check_is_shown(folder):
     shown, told = (IN_SECONDS.sub("", ran.out).splitlines() for ran in (whole, details))
     assert shown[:26] == told[:26]
     assert len(shown) > 28
-
-
-def test_what_is_no_report_is_refused(folder):
-    for text, words in (
-        (None, "No such file"),
-        ("", "no JSON"),
-        ("{}", "expected a report of schema"),
-    ):
-        if text is not None:
-            (folder / "any.json").write_text(text)
-        ran = run("show any.json")
-        assert (ran.code, ran.out, words in ran.err) == (2, "", True)
-        assert ran.err.startswith("gradprobe: any.json: ")
 
 
 def test_show_imports_neither_torch_nor_triton(folder):

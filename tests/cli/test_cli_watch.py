@@ -65,24 +65,6 @@ def test_each_save_is_answered_with_what_it_changed(folder):
     assert watch.code == 130
 
 
-@pytest.mark.nightly
-def test_a_module_that_is_missing_is_waited_for_and_a_crash_ends_one_check(folder):
-    own = folder / "own.py"
-    own.write_text("from helper import scaled\n" + KERNEL)
-    with Watching() as watch:
-        assert "No module named 'helper'" in watch.until()
-        (folder / "helper.py").write_text("scaled = 1\n")
-        assert "now: match" in watch.until()
-        own.unlink()
-        assert "there is no file own.py" in watch.until()
-        put("own.py", "import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n")
-        assert "killed by SIGSEGV" in watch.until()
-        for text, verdict in ((RIGHT, "match"), (WRONG, "mismatch"), (RIGHT, "match")):
-            own.write_text(KERNEL.replace(RIGHT, text))
-            os.utime(own, (1e9, 1e9))
-            assert f"now: {verdict}" in watch.until()
-
-
 def resident(process):
     """Megabytes."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])

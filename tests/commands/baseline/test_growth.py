@@ -21,7 +21,7 @@ STEADY = [0.1] * 5
 def test_figures_of_one_law_are_never_called_grown_and_a_quarter_of_the_noise_would_call_some(
     law,
 ):
-    draw, pairs = random.Random(3), 20_000
+    draw, pairs = random.Random(3), 5_000
     figures = [[math.exp(LAWS[law](draw)) for _ in range(5)] for _ in range(2 * pairs)]
     found = [growth(before, after) for before, after in zip(*[iter(figures)] * 2, strict=True)]
     assert not any(one.is_beyond for one in found)

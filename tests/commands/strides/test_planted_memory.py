@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gradprobe.commands.survey import FIRST
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.planted.planting import KERNELS, Edit, edited
 
@@ -48,21 +47,3 @@ def test_a_row_of_dk_that_is_never_written_is_wrong_there(tmp_path):
     (result,), _ = tried(tmp_path, DKDV, STORE_DK, edit, "contiguous")
     place = result.first_mismatch
     assert (result.verdict, place.title, place.row) == ("mismatch", "dK", 36)
-
-
-@pytest.mark.nightly
-def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_finding(tmp_path):
-    load = "delta = tl.load(delta_ptr + offs_m * stride_deltam, mask=offs_m < length, other=0.0)"
-    source = (KERNELS / "lazy.py").read_text()
-    empty = "delta = torch.empty((n_batch, n_heads, n_ctx"
-    for find, replace in (
-        (load, load.replace("offs_m < length", "offs_m < length + 5")),
-        (f"{empty}),", f"{empty} + 8),"), ('"delta": delta,', '"delta": delta[:, :, :n_ctx],'),
-    ):  # fmt: skip
-        assert find in source
-        source = source.replace(find, replace, 1)  # of the two loads, that of the dq kernel
-    (tmp_path / "padded.py").write_text(source)
-    word = f"{tmp_path / 'padded.py'}:lazy_intermediates"
-    bench = bench_for(word, **OPTIONS)
-    result = bench.run(FIRST)
-    assert (result.verdict, result.memory) == ("match", ())

@@ -1,12 +1,9 @@
 """A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
 
-import pytest
-
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of_report
 from gradprobe.commands.survey import survey
 from gradprobe.inputs.history import CheckRequest
-from tests.commands.strides.crashing import write as write_crashing
 from tests.commands.strides.written import write
 
 OPTIONS = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
@@ -56,19 +53,3 @@ def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
     (report,) = surveyed(write(tmp_path, "crash_always"))
     assert (report.verdict, code_of_report(report)) == ("error", 3)
     assert "crashed: killed by SIGSEGV" in report.error.message
-
-
-@pytest.mark.nightly
-def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(
-    tmp_path,
-):
-    report = surveyed(write_crashing(tmp_path, "narrow", losing=True))[-1]
-    (crashed,) = [run for run in report.runs if run.verdict == "error"]
-    words = "CUDA error: an illegal memory access was encountered"
-    assert (crashed.layout, crashed.error, crashed.severity) == ("huge", words, "warning")
-    (stray,) = crashed.memory
-    assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
-    assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
-    assert [warned.kind for warned in report.warnings] == ["huge"]
-    assert len(layouts(report, "match")) == report.strides.layouts - 1
-    assert (report.verdict, code_of_report(report)) == ("match", 0)
