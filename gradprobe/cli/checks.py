@@ -29,6 +29,7 @@ from ..render.terminal import (
     show,
     terminal,
     write_stderr,
+    write_stdout,
 )
 from .report_forms import Forms
 
@@ -88,6 +89,17 @@ def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = 
     said = say(report, tracebacks)
     forms.show(report, rest)
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
+
+
+def tell_interrupted(
+    tick: Progress, done: int, of: int, things: str, shown: Callable[[], object] | None
+) -> None:
+    """Says on Ctrl-C how much of a command was done, and shows that; `shown` is None where stdout is a document's."""
+    if done and shown:
+        head = f"INTERRUPTED  {done} of {of} {things} were tried; of these:\n"
+        tick.over(lambda: write_stdout(head))
+        tick.over(shown)
+    print_failure(interrupted(done, of, things))
 
 
 def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:

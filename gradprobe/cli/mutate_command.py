@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from ..commands.settings import seconds
 from ..model.case import flag_of
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
-from ..render.terminal import (
-    Progress,
-    dump,
-    interrupted,
-    print_failure,
-    show,
-    width,
-    write_stdout,
-)
+from ..render.terminal import Progress, dump, show, width
+from .checks import tell_interrupted
 from .command import Call, Command, count_of_workers
 from .option_rows import option
 from .report_forms import show_document
@@ -79,11 +73,8 @@ def _run(campaign: Campaign, call: Call) -> int:
                 if json_file is not None and keeps_changing(json_file):
                     dump(json_file, unfinished(campaign_as_json(latest, call.line)))
         except KeyboardInterrupt:
-            if done and json_file != "-":
-                write_stdout(f"INTERRUPTED  {done} of {total} faults were tried; of these:\n")
-                shown = list(render_campaign(latest, width()))
-                tick.over(lambda: show(shown))
-            print_failure(interrupted(done, total, "faults"))
+            found = partial(show, list(render_campaign(latest, width())))
+            tell_interrupted(tick, done, total, "faults", None if json_file == "-" else found)
             raise
     document, shown = campaign_as_json(latest, call.line), list(render_campaign(latest, width()))
     show_document(json_file, document, shown)

@@ -33,6 +33,7 @@ COMMANDS = (
 _PLACES = {
     **dict.fromkeys(("audit", "doctor", "explain", "init", "lint", "run"), "single_commands"),
     **dict.fromkeys(("diff", "show"), "view_commands"),
+    **dict.fromkeys(("strides", "sweep"), "plan_commands"),
 }
 
 
