@@ -32,7 +32,7 @@ from .report_forms import Forms
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
-# Each imports torch and makes the contiguous run for itself, which more would not repay.
+# Each imports torch, which more would not repay.
 _MOST_WORKERS = 4
 _LAYOUTS = ("layout", "runs")
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
@@ -51,8 +51,8 @@ def strides(
 ) -> int:
     """Run a kernel with every tensor in every layout, and say which it gets wrong.
 
-    Each run is held against the same values laid contiguous, bit for bit; where it differs, against the reference.
-    Without a target, those are tried that pyproject.toml names under tool.gradprobe.
+    Each run is held against the reference. Without a target, those are tried that pyproject.toml names under
+    tool.gradprobe.
     """
     for name in call.request.options:
         if name in _REFUSED:
