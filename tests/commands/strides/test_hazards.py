@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.strides import trials as of_trials
+from gradprobe.commands import survey as of_trials
 from gradprobe.commands.suite.outcome import code_of_report
 from gradprobe.commands.survey import warnings_of
 from tests.commands.strides.benches import bench_for, trials_for
