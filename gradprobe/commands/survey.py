@@ -220,8 +220,8 @@ class Survey:
         shapes = {laid.name: laid.sizes for laid in report.runs[0].laid}
         strict = bool(outcome.request.options.get("strict"))
         self.trials = trials_of(shapes, fast=self.fast, strict=strict)
-        yield from self._made([planned(outcome, trial) for trial in self.trials])
-        yield from self._made([*self.again(self.trials)])
+        yield from self._tried([planned(outcome, trial) for trial in self.trials])
+        yield from self._tried([*self.again(self.trials)])
 
     def again(self, trials: Iterable[LayoutTrial]) -> Iterator[PlannedTry]:
         """Those of the trials that fail with a hazard, without it."""
@@ -231,7 +231,7 @@ class Survey:
                 other = replace(trial.without_hazard(), thorough=trial.thorough)
                 yield replace(planned(self.first, other), title=trial.title + _SECOND)
 
-    def _made(self, checks: list[PlannedTry]) -> Steps:
+    def _tried(self, checks: list[PlannedTry]) -> Steps:
         for at in range(len(checks)):
             outcome = yield () if at else checks
             self.came[outcome.title] = outcome
