@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gradprobe.cli.root import COMMANDS
-from tests.cli.command import SMALL, run, run_process, start
+from tests.cli.command import SMALL, run, run_on_terminal, run_process, start
 from tests.sampling import sampled
 
 FAILING = f"check soft.py:wrong_delta {SMALL}"
@@ -113,6 +113,14 @@ SAID = [
 def test_what_is_by_design_how_a_mask_lies_and_why_nothing_is_recovered_is_said(words, said):
     told = " ".join(run(words).out.split())
     assert all(piece in told for piece in said), told
+
+
+def test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded():
+    ran = run_on_terminal(FAILING, columns=80)
+    assert ran.code == 1
+    assert "\x1b[1;31mMISMATCH\x1b[0m" in ran.out
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ran.out)
+    assert sum(bool(LINE.match(line)) for line in plain.splitlines()) == 1
 
 
 def test_a_terminal_that_is_not_utf_8_gets_ascii_only_and_what_it_cannot_write_is_escaped(folder):
