@@ -69,13 +69,6 @@ class Task:
     copies: bool
 
 
-@dataclass(frozen=True)
-class Answer:
-    outcome: Outcome
-    memory: tuple[MemoryFinding, ...] = ()
-    unwatched: tuple[str, ...] = ()
-
-
 class RankWorker:
     """One rank: joins the others, and runs the target on its shard as often as it is asked to."""
 
@@ -103,7 +96,7 @@ class RankWorker:
             world["mesh"] = init_device_mesh("cuda" if on_gpu else "cpu", (ranks,))
         self._target = replace(target, world=world)
 
-    def __call__(self, task: Task) -> Answer:
+    def __call__(self, task: Task) -> Execution:
         case, fill = task.case, task.fill
         make_interpreter_right(case)
         values = {name: value.to(case.device) for name, value in task.values.items()}
@@ -117,7 +110,7 @@ class RankWorker:
             )
         # Kernels, and what is about this process's memory, do not leave it.
         outcome = replace(execution.outcome, trace=trace, storages={}, findings=(), calls=())
-        return Answer(outcome, execution.memory, execution.unwatched)
+        return replace(execution.without_tensors(), outcome=outcome)
 
 
 class World:
@@ -144,7 +137,7 @@ class World:
             self.close()
             raise
 
-    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+    def run(self, tasks: Sequence[Task]) -> list[Execution]:
         """What each rank makes of its task; RanksFailure where one died, raised, or waits for ever."""
         return self._asked(list(map(pickle.dumps, tasks)))
 

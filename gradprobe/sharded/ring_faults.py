@@ -83,28 +83,32 @@ class Blocks:
     ) -> None:
         """heads: [X] the numbers of key heads, counted through all batches."""
         self.seen, self.shards, self.ranks, self._names = seen, shards, shards.ranks, names
-        x, groups = seen.x, seen.x.k.shape[1]
-        size = x.q.shape[1] // groups
-        batch, group = heads // groups, heads % groups
-        self._scale, self._batch, self._group = x.scale, batch[:, None], group[:, None]
-        self._heads = self._group * size + torch.arange(size, device=heads.device)
-        self._q, self._do = x.q[self._batch, self._heads], x.do[self._batch, self._heads]
-        self._k, self._v = x.k[self._batch, self._group], x.v[self._batch, self._group]
-        rows, valid = slice(0, x.q.shape[2]), list[Tensor]()
-        for of, at in zip(batch.tolist(), group.tolist(), strict=True):
-            valid.append(x.valid(Tile(of, slice(at * size, (at + 1) * size), rows))[:1])
-        self._valid = torch.stack(valid)
+        self._scale, self._chosen = seen.x.scale, heads
+        inputs = {"q": seen.x.q, "do": seen.x.do, "dK": seen.x.k, "dV": seen.x.v}
+        self._q, self._do, k, v = (self._of(name, value) for name, value in inputs.items())
+        self._k, self._v = k[:, None], v[:, None]
+        # Whatever could show one head other keys than another is not divided among ranks.
+        self._valid = seen.x.valid(Tile(0, slice(0, 1), slice(0, self._q.shape[2])))[:1, None]
         scores = (self._scale * self._q @ self._k.mT).masked_fill(~self._valid, -torch.inf)
         self._lse = lse = scores.logsumexp(-1)
         # As the target's backward finds them: its own where it exposes them.
-        o = self._own("O", (scores - _finite(lse)[..., None]).exp() @ self._v)
-        self._own_lse, self._delta = self._own("LSE", lse), (self._do * o).sum(-1)
+        computed = {"LSE": lse, "O": (scores - _finite(lse)[..., None]).exp() @ self._v}
+        own = {
+            name: self._of(name, seen.actual[name]) for name in computed if name in seen.actual
+        }
+        self._own_lse, o = (computed | own).values()
+        self._delta = (self._do * o).sum(-1)
+        sides = (seen.actual, seen.expected, seen.right, seen.allowed)
+        self._sides = {name: [self._of(name, side[name]) for side in sides] for name in names}
         self.right = self._seen_by(self._valid)
         self.results = self._results(self.right)
 
-    def _own(self, name: str, computed: Tensor) -> Tensor:
-        own = self.seen.actual.get(name)
-        return computed if own is None else own[self._batch, self._heads]
+    def _of(self, name: str, whole: Tensor) -> Tensor:
+        """The heads that are looked at: [X, n, ...] of gradients of keys, of all else [X, G, m, ...]."""
+        if name in KEYS:
+            return whole.flatten(0, 1)[self._chosen]
+        grouped: Tensor = whole.unflatten(1, (self.seen.x.k.shape[1], -1))
+        return grouped.flatten(0, 1)[self._chosen]
 
     def _index(self, letter: str, rank: int) -> Tensor:
         return self.shards.index(letter, rank).to(self._lse.device)
@@ -112,27 +116,20 @@ class Blocks:
     def owner(self, rank: int, step: int) -> int:
         return (rank - step) % self.ranks
 
-    def at(self, name: str, rank: int) -> tuple[Tensor, ...]:
-        """The indices of a rank's shard of a result: [X, G, m, ...] of it, of gradients of keys [X, n, ...]."""
-        if name in KEYS:
-            return self._batch, self._group, self._index("n", rank)[None]
-        return self._batch[..., None], self._heads[..., None], self._index("m", rank)[None, None]
+    def shard(self, name: str, rank: int) -> Iterator[Tensor]:
+        """A rank's part of what came of a result, what is expected, whether it is right, and what is allowed."""
+        letter, axis = ("n", 1) if name in KEYS else ("m", 2)
+        index = self._index(letter, rank)
+        return (side.index_select(axis, index) for side in self._sides[name])
 
     def score(self, key: tuple[str, int], predicted: Tensor) -> tuple[int, int]:
         """How many of the wrong elements a prediction gives, less those that it spoils; and how many are wrong."""
-        (name, rank), seen = key, self.seen
-        index = self.at(name, rank)
-        sides = (seen.actual, seen.expected, seen.right)
-        actual, expected, right = (side[name][index] for side in sides)
-        precision, dtype = (
-            seen.measured.comparison.precision,
-            seen.measured.trace.values[name].dtype,
-        )
+        measured, (actual, expected, right, allowed) = self.seen.measured, self.shard(*key)
+        precision, dtype = measured.comparison.precision, measured.trace.values[key[0]].dtype
         units = (precision.operand, precision.matrix, precision.accumulate)
         # What a fault adds is rounded as often as the rest.
         added = LAMBDA * max(torch.finfo(dtype).eps, *units) * (predicted - expected).abs()
-        allowed = seen.allowed[name][index] + added
-        same = ((actual - predicted).abs() <= allowed) | (actual == predicted)
+        same = ((actual - predicted).abs() <= allowed + added) | (actual == predicted)
         return int((same & ~right).sum()) - int((right & ~same).sum()), int((~right).sum())
 
     def _block(self, rank: int, valid: Tensor, keys: int, values: int) -> Block:
@@ -214,12 +211,11 @@ class Blocks:
 
     def _misrouted(self, name: str, rank: int) -> Iterator[RankChange]:
         for before in range(1, self.ranks):
-            theirs = self.at(name, self.owner(rank, before))
             which = {1: "the rank before it", self.ranks - 1: "the next rank"}
             whose = which.get(before, f"the rank {before} before it")
             words = f"{{names}} of {{ranks}} is that of {whose} in the ring"
-            predicted: Results = {(name, rank): self.seen.expected[name][theirs]}
-            yield RankChange("misrouted", words, rank, None, predicted)
+            _, theirs, *_ = self.shard(name, self.owner(rank, before))
+            yield RankChange("misrouted", words, rank, None, {(name, rank): theirs})
 
     def _instead(self, rank: int, step: int) -> Iterator[tuple[str, str, Block]]:
         """The kind and words of what may stand in the place of a rank's block of one step, and itself."""

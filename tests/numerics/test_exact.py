@@ -63,7 +63,7 @@ RIGHT = {
 }
 
 
-@sampled("number, expanded, name", product(range(len(CASES)), [False, True], RIGHT), push=10)
+@sampled("number, expanded, name", product(range(len(CASES)), [False, True], RIGHT), push=6)
 def test_a_right_kernel_keeps_next_to_no_error(number, expanded, name):
     family, options = CASES[number]
     case = dyadic(family, dtype=name.partition("-")[0], seed=number, **options)

@@ -129,7 +129,7 @@ def test_gradients_written_where_they_are_to_be_written_and_a_scratch_delta_are_
     assert (report.verdict, [run.memory for run in report.runs]) == ("match", [()] * 3)
 
 
-def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
+def test_a_change_that_only_a_repeat_makes_is_told():
     calls = []
 
     def in_the_second_call(given, results):
@@ -137,13 +137,7 @@ def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
         if len(calls) == 2:
             given["q"][0, 0, 0, 0] += 1.0
 
-    def of_more_batches(given, results):
-        if given["q"].shape[0] > 2:
-            given["q"][0, 0, 0, 0] += 1.0
-
     assert overwritten(probed(in_the_second_call, runs=((),), repeat=2)) == {"contiguous": ["q"]}
-    found = overwritten(probed(of_more_batches, recover=True, seqlen=40))
-    assert found == {"contiguous": ["q"], "distinct": [], "do=expanded": []}
 
 
 def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
@@ -308,19 +302,6 @@ def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_pa
     told = [(one.tensor, one.sentence.partition("of ")[2].partition(" are")[0]) for one in shared]
     assert told == found
     assert (report.verdict == "match") == (not found)
-
-
-def test_a_gradient_that_another_of_the_same_memory_was_written_over_is_wrong_by_that():
-    """Of 640 elements of dK the 8 are right that dV does not reach."""
-
-    def laid(given, results):
-        buffer = torch.empty(648)
-        dk, dv = buffer[:640].view_as(results["dK"]), buffer[8:].view_as(results["dV"])
-        return results | {"dK": dk.copy_(results["dK"]), "dV": dv.copy_(results["dV"])}
-
-    report = probed(laid, runs=((),))
-    assert report.runs[0].measured.comparison.findings["dK"].mismatched == 632
-    assert (report.diagnoses[0].fault, report.known) == ("shared/dK", ())
 
 
 def test_what_autograd_shares_is_no_finding_and_a_gradient_that_a_function_lays_over_its_input_is():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -34,7 +33,6 @@ def inherited(inside):
     return {name for name, status in statuses_of(inside).items() if status == "inherited"}
 
 
-LOG2E = 1.4426950408889634
 CHILDREN = {
     "P": {"dS", "dQ", "dK", "dV"}, "dP": {"dS", "dQ", "dK"}, "delta": {"dS", "dQ", "dK"}, "dS": {"dQ", "dK"},
 }  # fmt: skip
@@ -58,13 +56,12 @@ def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothin
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
-@pytest.mark.parametrize(("factor", "words"), [(0.7, " by the factor 0.7"), (0.0, ", 0")])
-def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(factor, words):
-    fault = changed("dS", lambda t: t.mul_(factor))
+def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout():
+    fault = changed("dS", lambda t: t.mul_(0.7))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault)
     assert wrong_by_itself(inside) == {"dS"}
-    assert factor == 0 or inherited(inside) == {"dQ", "dK"}
-    said = f"dS is wrong in the kernels of dQ and dK{words} throughout"
+    assert inherited(inside) == {"dQ", "dK"}
+    said = "dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout"
     assert inside.sentences == (said,)
 
 
@@ -94,13 +91,6 @@ def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
     assert inside_of(case_of("softmax", **SIZES), fault=fault).sentences[-1] == told
 
 
-def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
-    fault = changed("P", lambda t: t.copy_(t.roll(1, -1) * (t > t.median())))
-    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
-    assert statuses_of(inside)["P"] == "mismatch"
-    assert not any("another mask" in sentence for sentence in inside.sentences)
-
-
 def test_a_dv_off_by_itself_leaves_p_out():
     case = case_of("softmax", **SIZES)
     inside = inside_of(case, change=scaled("dV", 0.5))
@@ -112,37 +102,10 @@ def test_a_dv_off_by_itself_leaves_p_out():
         assert (wrong_by_itself(one), inherited(one)) == ({"dV"}, set())
 
 
-def test_both_the_kernel_of_dq_and_dv_are_convicted_where_dk_alone_is_right():
-    case = case_of("softmax", **SIZES)
-    inside = inside_of(case, change=lambda r: {**r, "dQ": r["dQ"] * 2, "dV": r["dV"] * 2})
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"dQ", "dV"}, set())
-    assert [sentence.split(" is at fault")[0] for sentence in inside.sentences] == [
-        "the kernel of dQ", "what computes dV",
-    ]  # fmt: skip
-
-
 def test_a_nan_anywhere_ends_in_a_verdict():
     fault = changed("P", lambda t: t[0, 0, 3].fill_(torch.nan))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault)
     assert not inside.measured.matches
-
-
-def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
-    case = case_of("softmax", batch=1, heads=2, seqlen=200, head_dim=64)
-    values, answer, measure, counts = draw(case), answer_of(), measure_of(case), Counter()
-
-    def asking(several, given, first):
-        counts["asked"] += 1
-        return answer(several, given, first)
-
-    def judging(given, trace, recovery=None, *, coarse=False):
-        counts["judged"] += 1
-        return measure(given, trace, recovery, coarse=coarse)
-
-    own = measure(values, answer(case, values, values))
-    run = lambda assigned, *request: asking(*request)  # noqa: E731
-    look_inside(Examiner(case, values, (), run, judging, own, lambda: values))
-    assert counts == {"asked": 1, "judged": 2}
 
 
 def gradients(q, k, v, do, *, scale, causal=False):
@@ -237,33 +200,6 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
     assert 1.15 <= float(sentence.removeprefix(before).removesuffix(after)) <= 1.2
 
 
-def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
-    """As older tutorials do: scale * log2(e) * q is rounded to 16 bits in the forward, and that k in the backward."""
-    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if causal else True
-    q2, k2 = ((tensor.float() * (scale * LOG2E)).to(tensor.dtype).float() for tensor in (q, k))
-    s = (q2 @ k.float().mT).masked_fill(~seen, -torch.inf)
-    m = s.amax(-1, keepdim=True)
-    e = torch.exp2(s - m)
-    o = (e.to(q.dtype).float() @ v.float() / e.sum(-1, keepdim=True)).to(q.dtype)
-    p = torch.exp2(q.float() @ k2.mT - m - e.sum(-1, keepdim=True).log2()) * seen
-    dp, delta = do.float() @ v.float().mT, (o.float() * do.float()).sum(-1, keepdim=True)
-    ds = (p * (dp - delta)).to(q.dtype).float()
-    results = {
-        "dQ": ds @ k2 / LOG2E,
-        "dK": ds.mT @ q.float() * scale,
-        "dV": p.to(q.dtype).float().mT @ do.float(),
-    }
-    return {name: result.to(q.dtype) for name, result in results.items()}
-
-
-def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told():
-    options = {"batch": 1, "seqlen": 128, "head_dim": 32, "dtype": "float16", "causal": True}
-    report = probe(softmax_case(**options, runs=((),)), target_of(rounding_its_scaled_operands))
-    assert report.verdict == "match"
-    told = report.runs[0].inside.sentences
-    assert any("P, seen through dV, errs by 1." in words for words in told)
-
-
 def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
     return gradients(
         q, k, v * v.any(-1, keepdim=True) + 10.0 * ~v.any(-1, keepdim=True), do, scale=scale
@@ -340,7 +276,9 @@ def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed():
         results = softmax(q, k, v, do[:, heads], scale=scale, causal=causal)
         return {name: results[name] for name in GRADIENTS}
 
-    case = case_of("softmax", heads=4, kv_heads=2, batch=1, seqlen=40, head_dim=16, causal=True)
+    case = case_of(
+        "softmax", heads=4, kv_heads=2, batch=1, seqlen=24, head_dim=16, causal=True, runs=((),)
+    )
     report = probe(case, target_of(misread), why=False)
     run, measured = report.failing
     statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
@@ -353,30 +291,22 @@ def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed():
 
 ROWS_OF_P = changed("P", lambda t: t[:, 1].mul_(1.2))
 HALF_DP = changed("dP", lambda t: t.mul_(0.5))
-NO_DELTA = changed("delta", lambda t: t.zero_())
 
 
-@pytest.mark.parametrize(
-    ("of_dq", "of_dkdv", "times", "own"),
-    [(None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}), (HALF_DP, ROWS_OF_P, None, {"P", "dQ"})],
-    ids=["P, dQ x 2", "dP and P"],
-)
-def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
-    of_dq, of_dkdv, times, own
-):
+def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong():
     """Of one fault a kernel, what stands in the other's place of dP or delta would be made of both."""
     case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, runs=((),))
 
     def backward(q, k, v, do, *, scale):
         dq, dkdv = (
-            softmax(q, k, v, do, scale=scale, **({"fault": one} if one else {}))
-            for one in (of_dq, of_dkdv)
+            softmax(q, k, v, do, scale=scale, fault=fault) for fault in (HALF_DP, ROWS_OF_P)
         )
-        results = {"dQ": dq["dQ"], "dK": dkdv["dK"], "dV": dkdv["dV"]}
-        return scaled(*times)(results) if times else results
+        return {"dQ": dq["dQ"], "dK": dkdv["dK"], "dV": dkdv["dV"]}
 
     findings = probe(case, target_of(backward), why=False).failing[1].comparison.findings
-    assert {name for name, finding in findings.items() if finding.status == "mismatch"} == own
+    assert {name for name, finding in findings.items() if finding.status == "mismatch"} == {
+        "P", "dQ",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("of_one_kernel", [False, True])
@@ -401,10 +331,3 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
     )
     told = [sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence]
     assert bool(told) != of_one_kernel
-
-
-def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came():
-    exposed = ("P", "delta", "dQ", "dK")
-    inside = inside_of(case_of("softmax", **SIZES), fault=NO_DELTA, exposed=exposed)
-    assert {"delta", "dP", "dS"} & (wrong_by_itself(inside) | inherited(inside))
-    assert inside.measured.trace.sources["delta"] == "exported"

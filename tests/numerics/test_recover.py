@@ -25,7 +25,7 @@ from tests.sampling import DRAWS, tries
 MATRICES = ("P", "dP", "delta", "dS")
 
 
-@tries(4, night=2000)
+@tries(3, night=2000)
 @given(DRAWS, st.sampled_from([True, False, False]))
 def test_looking_into_a_right_softmax_kernel_accuses_nothing(draws, dropping):
     """Every option; dropout, which hides P, in every third case at most."""
@@ -60,7 +60,7 @@ def drawn_lazy(draws: random.Random) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-@tries(10, night=2000)
+@tries(5, night=2000)
 @given(DRAWS)
 def test_looking_into_a_right_lazy_kernel_accuses_nothing(draws):
     name, options = drawn_lazy(draws)

@@ -58,7 +58,7 @@ class Judge:
         return results
 
 
-@sampled("seed", range(300), (4, 18, 36, 44, 54, 94, 102, 126, 136, 204))
+@sampled("seed", range(300), (4, 36, 54, 102, 136))
 def test_a_right_kernel_is_not_accused(seed):
     random = Random(seed)
     how = drawn(random)

@@ -98,7 +98,7 @@ def on_the_kink(values, random):
     return values | {"q": values["q"] * (random.choice([0.0, 1e-7, 1e-3]) if alike else 1.0)}
 
 
-@tries(push=25, night=2_000)
+@tries(push=10, night=2_000)
 @given(random=DRAWS)
 def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
     dtype, (family, options) = random.choice([*HOW]), random.choice(SPOILT)

@@ -11,14 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.tensor_layouts import place
+from gradprobe.inputs.tensor_layouts import Inputs, place
 from gradprobe.model.failures import Failure
 from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
+from gradprobe.probing.observe import Execution
 from gradprobe.runtime.run import Outcome, read_trace
 from gradprobe.sharded import ranks as processes
-from gradprobe.sharded.ranks import Answer, RankSetup, Task
+from gradprobe.sharded.ranks import RankSetup, Task
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 
@@ -89,17 +90,18 @@ class ThreadedWorld:
         self._barrier.wait()
         return found
 
-    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+    def run(self, tasks: Sequence[Task]) -> list[Execution]:
         with ThreadPoolExecutor(self._ranks) as threads:
             return list(threads.map(self._answer, range(self._ranks), tasks))
 
-    def _answer(self, rank: int, task: Task) -> Answer:
+    def _answer(self, rank: int, task: Task) -> Execution:
         tensors = {**place(task.values, task.assigned).tensors}
         world = {"rank": rank, "world_size": self._ranks, "group": object()}
         target = replace(self._target, world=world)
         result = target.function(**bind(target, task.case, tensors))
         trace = read_trace(result, task.case, "target")
-        return Answer(Outcome(trace, None, (), frozenset(), frozenset(task.values)))
+        outcome = Outcome(trace, None, (), frozenset(), frozenset(task.values))
+        return Execution(Inputs("", {}, {}), outcome, ())
 
 
 def in_threads(monkeypatch: Any) -> None:
