@@ -3,8 +3,6 @@
 import json
 import sys
 
-import pytest
-
 from tests.cli.command import ROOT, SMALL, start
 from tests.cli.written_targets import write_targets
 from tests.sampling import sampled
@@ -40,10 +38,13 @@ COMMANDS = {
     "baseline": f"check fatal.py:f {SMALL} --baseline kept.json",
     "contract": "check fatal.py:f --contract --json out.json",
 }
+RUN = f"run --watch model:f --json out.json -- {sys.executable} run.py"
 # A battery is tried at the import alone, and lint calls no target.
-IMPORTED_ALONE = ("battery", "lint")
-CASES = [(command, "at its import") for command in COMMANDS]
-CASES += [(command, "in a call") for command in COMMANDS if command not in IMPORTED_ALONE]
+CALLED = [words for name, words in COMMANDS.items() if name not in ("battery", "lint")]
+RIGHT = [f"check soft.py:backward {SMALL}", "lint lazy", f"diff dQ soft.py:backward {SMALL}"]
+CASES = [(words, "at its import") for words in COMMANDS.values()]
+CASES += [(words, "in a call") for words in [*CALLED, RUN]] + [(words, "") for words in RIGHT]
+ON_PUSH = [(COMMANDS["contract"], "at its import"), (RUN, "in a call"), (RIGHT[0], "")]
 # Written into by whichever process looks for torch.
 SPY = """
 import os, sys
@@ -56,53 +57,23 @@ sys.meta_path.insert(0, Spy())
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+@sampled("words, moment", CASES, push=ON_PUSH)
+def test_a_target_that_ends_its_process_ends_no_command(words, moment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_targets(tmp_path)
-    return tmp_path
-
-
-def ended(words, **environment):
-    with start(words, **environment) as process:
+    source, told = FATAL.get(moment, ("", ""))
+    (tmp_path / "spy").mkdir()
+    files = {"fatal": source, "model": PROGRAM, "run": "import model\nmodel.main()\n"}
+    for name, text in {**files, "spy/sitecustomize": SPY}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    spied = tmp_path / "spied"
+    with start(words, PYTHONPATH=f"{tmp_path / 'spy'}:{ROOT}", SPIED=str(spied)) as process:
         out, err = (stream.decode() for stream in process.communicate(timeout=300))
-    return process, out, err
-
-
-@sampled("command, moment", CASES, push=2)
-def test_a_target_that_ends_its_process_ends_no_command(command, moment, folder):
-    source, words = FATAL[moment]
-    (folder / "fatal.py").write_text(source)
-    process, out, err = ended(COMMANDS[command])
-    assert process.returncode == 3
-    assert words in out + err
+    assert process.returncode == (3 if moment else 0), err
+    assert told in out + err
     assert "Traceback" not in out + err
-    if "--json" in COMMANDS[command]:
-        assert json.loads((folder / "out.json").read_text())["verdict"] == "error"
-
-
-def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
-    (folder / "model.py").write_text(PROGRAM)
-    (folder / "run.py").write_text("import model\nmodel.main()\n")
-    process, out, err = ended(f"run --watch model:f --json out.json -- {sys.executable} run.py")
-    assert process.returncode == 3
-    assert json.loads((folder / "out.json").read_text())["verdict"] == "error"
-    assert "target 'model:f' crashed (as-saved): killed by SIGSEGV" in out
-
-
-@sampled(
-    "words",
-    [f"check soft.py:backward {SMALL}", "lint lazy", f"diff dQ soft.py:backward {SMALL}",
-     f"strides soft.py:backward --fast {SMALL}", "check fatal.py:f --battery"],
-    push=1,
-)  # fmt: skip
-def test_the_process_that_was_typed_imports_no_torch(words, folder):
-    (folder / "fatal.py").write_text(FATAL["at its import"][0])
-    (folder / "spy").mkdir()
-    (folder / "spy" / "sitecustomize.py").write_text(SPY)
-    spied = folder / "spied"
-    process, _, err = ended(words, PYTHONPATH=f"{folder / 'spy'}:{ROOT}", SPIED=str(spied))
-    assert process.returncode == (3 if "fatal" in words else 0), err
+    if "--json" in words:
+        assert json.loads((tmp_path / "out.json").read_text())["verdict"] == "error"
     importing = set(spied.read_text().split())
     assert importing
     assert str(process.pid) not in importing

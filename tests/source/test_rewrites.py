@@ -28,16 +28,19 @@ def bare(text):
     return "".join(text.split()).replace("(", "").replace(")", "")
 
 
+RIGHT = bare(TEXT)
+
+
 def texts_of(text, *faults, wanted=(), most=FIRST, **how):
     """The candidates in their order; a number stands for a fault in that line."""
     faults = [Fault(fault) if isinstance(fault, int) else fault for fault in faults]
     found = candidates_of(KernelFile("mine.py", text), faults, wanted, **how)
-    return [candidate.text for candidate in islice(found, most)]
+    return (candidate.text for candidate in islice(found, most))
 
 
 def place_of(text, *faults, **how):
     found = map(bare, texts_of(text, *faults, **how))
-    return next((at for at, each in enumerate(found) if each == bare(TEXT)), None)
+    return next((at for at, each in enumerate(found) if each == RIGHT), None)
 
 
 def line_of(text, words):
@@ -103,7 +106,7 @@ def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what
 def test_the_other_sign_comes_before_a_guard_and_first_where_it_is_known():
     text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp(s + lse[:, None])")
     line, guards = line_of(text, "tl.exp(s +"), text.count("tl.where(")
-    plain = texts_of(text, line)
+    plain = list(texts_of(text, line))
     sign = plain.index(text.replace("tl.exp(s +", "tl.exp(s -", 1))
     assert sign < min(at for at, each in enumerate(plain) if each.count("tl.where(") > guards)
     (turned,) = texts_of(text, Fault(line, is_turned=True), most=1)
@@ -175,7 +178,7 @@ def test_what_is_not_masked_gets_the_test_that_hides_its_scores(statement, mende
 def test_an_edit_says_what_is_wrong_where_it_helps():
     text, line = faulty("", "off_h * stride_doh", "off_h * stride_qh")
     found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
-    says = next(one.says for one in found if bare(one.text) == bare(TEXT))
+    says = next(one.says for one in found if bare(one.text) == RIGHT)
     assert says == "stride_qh stands in the place of stride_doh"
 
 
