@@ -86,11 +86,6 @@ class Elements:
         places = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
         return members[places] == offsets
 
-    def _last_up_to(self, offset: int) -> int:
-        if self._members is None:
-            return offset
-        return int(self._members[np.searchsorted(self._members, offset, side="right") - 1])
-
     def index(self, offset: int) -> tuple[int, ...] | None:
         found = _index(self._axes, offset) if self.count else None
         if found is None:
@@ -104,7 +99,9 @@ class Elements:
             return f"{plural(-offset, 'element')} before its start"
         if offset >= self.span:
             return f"{plural(offset - self.span + 1, 'element')} after its end"
-        last = self._last_up_to(offset)
+        last = offset
+        if self._members is not None:
+            last = int(self._members[np.searchsorted(self._members, offset, side="right") - 1])
         gap = f"past {bracketed(self.index(last))}, in a gap of it"
         return f"{plural(offset - last, 'element')} {gap}"
 

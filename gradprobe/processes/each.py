@@ -166,16 +166,13 @@ class _Crew:
             idle = next((one for one in self.workers if one.index is None), None)
             if idle is None and len(self.workers) == self._places:
                 return
-            worker = idle or self._hired()
-            worker.index = self._left.popleft()
-            words = (worker, pickle.dumps(self._items[worker.index]))
-            worker.thread = threading.Thread(target=self._ask, args=words, daemon=True)
-            worker.thread.start()
-
-    def _hired(self) -> _Worker:
-        device = min(self._devices, key=[worker.device for worker in self.workers].count)
-        self.workers.append(worker := _Worker(next_child(device), device))
-        return worker
+            if idle is None:
+                device = min(self._devices, key=[each.device for each in self.workers].count)
+                self.workers.append(idle := _Worker(next_child(device), device))
+            idle.index = self._left.popleft()
+            words = (idle, pickle.dumps(self._items[idle.index]))
+            idle.thread = threading.Thread(target=self._ask, args=words, daemon=True)
+            idle.thread.start()
 
     def _ask(self, worker: _Worker, payload: bytes) -> None:
         """In a thread of its own: has a child make its worker once, and do an item."""

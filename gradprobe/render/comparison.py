@@ -207,9 +207,9 @@ def _in_words(intermediate: Intermediate) -> str:
 
 
 def against(report: Report) -> Iterator[Words]:
-    """What the other target came to, if there is one, and the first place where both differ."""
-    if (other := report.against) is None:
-        return
+    """What the other target came to, and the first place where both differ."""
+    other = report.against
+    assert other is not None
     target, device = other.report.target, other.report.environment.get("device", "")
     where = " on ".join(filter(None, (target.backend, device)))
     who = f"{other.name} ({where})" if where else other.name

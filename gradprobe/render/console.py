@@ -11,7 +11,7 @@ from ..model.case import Case
 from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Ranges, Run
 from ..model.number import in_words, plural, ratio
 from ..model.report import Report
-from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, group, size_in_words
+from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, size_in_words
 from .rows import ReportBlock, TextLine, Words, lines_in
 from .source_places import Place, base_of
 
@@ -83,10 +83,12 @@ def _on_ranks(case: Case, element: Element) -> str:
 
 def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
-    words, by_source = list[str](), group(run.compares, lambda each: each.source)
+    words = list[str]()
     for source in ("exported", "tapped", "seen", "recovered"):
         names = list[str]()
-        for intermediate in by_source.get(source, ()):
+        for intermediate in run.compares:
+            if intermediate.source != source:
+                continue
             name, adds = intermediate.name, intermediate.reading_adds
             # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
             if adds is not None and name in ("P", "dS"):

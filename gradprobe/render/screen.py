@@ -113,7 +113,7 @@ def _check(report: Report, on: Terminal) -> list[Text]:
         sections = [
             _section([_verdict(report, width), beyond, first], width),
             _section([Words("; ".join(console.whereabouts(report)), rows=2)], width, 1, ""),
-            _section(against(report), width),
+            _section(against(report) if report.against else (), width),
             _section(cause_in_short(report, width), width),
             _section(edit_in_short(report), width, 4),
             _section(heads, width, 2, "row"),
@@ -126,8 +126,9 @@ def _check(report: Report, on: Terminal) -> list[Text]:
     ran = f"{console.receipt(report)}; ran {backend} on {device} in {seconds}"
     verdict = Words(console.verdict_words(report), "MATCH", GOOD, rows=2)
     made = [Words(console.sources(run), rows=2), Words(ran, rows=3)]
+    beside = against(report) if report.against else ()
     sections = [
-        _section([verdict, *against(report), *_worst(report)], width),
+        _section([verdict, *beside, *_worst(report)], width),
         _section(made, width, 0, ""),
         _section([Words(console.beyond_the_case(report), rows=4)], width, 3),
     ]
@@ -223,7 +224,7 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
     run = report.shown
     first = run.first_mismatch
     yield from console.verdict_of(report)
-    yield from against(report)
+    yield from against(report) if report.against else ()
     if report.failing:
         yield TextLine(Text(console.first_line(report), "bold"))
         yield Words("; ".join(console.whereabouts(report)), "", "dim")

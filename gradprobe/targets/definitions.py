@@ -102,7 +102,8 @@ def candidates(file: Path) -> list[str]:
 
 def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, Definition]:
     if isinstance(statement, ast.FunctionDef):
-        is_kernel = any(map(_is_jit, statement.decorator_list))
+        decorators = [ast.unparse(each).partition("(")[0] for each in statement.decorator_list]
+        is_kernel = any(name.endswith("jit") for name in decorators)
         is_own = not statement.name.startswith("_") and not is_kernel
         return {statement.name: statement} if is_own else {}
     if isinstance(statement, ast.ClassDef):
@@ -113,10 +114,6 @@ def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, 
     node = known.get(ast.unparse(statement.value).removesuffix(".apply"))
     names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
     return {} if node is None else dict.fromkeys(names, node)
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).partition("(")[0].endswith("jit")
 
 
 def _applies(node: Definition, name: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -38,6 +38,7 @@ from .outcome import (
 from .plan import PlannedCheck
 
 if TYPE_CHECKING:
+    from ...model.layout_run import CloseUp
     from ...model.memory_finding import MemoryFinding
     from ...model.report import Report
     from ...numerics.evidence import ProbeResult
@@ -123,7 +124,6 @@ class Checker:
     def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
         """A check; the client is told of reports."""
         from ...model.report import SecondCheck
-        from ...numerics.locate import close_up_of, kept_close_ups
         from ...numerics.repeats import SideBySide
         from ...pipeline.reported import report_of
 
@@ -149,12 +149,17 @@ class Checker:
             beyond=self._setting.beyond and is_plain,
         )
         more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}
-        if planned.close_up is not None:
-            more["close_up"] = close_up_of(probed, *planned.close_up)
+        shown: Iterable[CloseUp] = ()
+        if planned.close_up or probed.failing:
+            from ...numerics.locate import close_up_of, kept_close_ups
+
+            if planned.close_up is not None:
+                more["close_up"] = close_up_of(probed, *planned.close_up)
+            shown = kept_close_ups(probed)
         if other is not None and beside is not None:
             found = tuple(beside.differences)
             more["against"] = SecondCheck(name=other.name, report=other.report, differences=found)
-        report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
+        report = structs.replace(report_of(probed, shown), **more)
         request = replace(planned.request, options={**planned.request.options, **probed.added})
         return CheckOutcome(request, report)
 
