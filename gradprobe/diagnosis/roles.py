@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import ne
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,7 +203,7 @@ class Roles:
         visible, masked, at = got[seen], got[~seen], index[seen]
         found: Role | None = _UNKNOWN
         partly: Role | None = None
-        for form in sorted(self._scores, key=lambda form: form != self._last):
+        for form in sorted(self._scores, key=partial(ne, self._last)):
             want, most = self.forms.values[form].ravel()[at], self._most[form]
             role = self._fit(Expectation(form.partition(",")[0], visible, want, most))
             if role is None or not role.is_known:

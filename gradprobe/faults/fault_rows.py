@@ -336,7 +336,7 @@ SUMS = _TILES + _ROUNDINGS + _TAILS
 
 # What people write in plain Python, where no kernel is launched; of two that give the same numbers the first is told.
 PYTHON = """
-if not lazy and causal
+if python and not lazy and causal
 fix mask the scores with -inf
 mask/after | the mask is laid over P after the softmax
   P = scores.softmax(-1) * valid
@@ -344,7 +344,7 @@ fix show j <= i
 each mask = j>=i, j>i
 mask/inverted | the mask is upside down: it shows {mask}
   sees = every & ({mask})
-if not lazy
+if python and not lazy
 fix take it over the keys
 each axis said = -2 the~queries~of~a~key, -3 the~heads
 formula/softmax | the softmax is over {said}
@@ -353,7 +353,7 @@ fix divide exp(S) by its sum
 each powers = s-s.amax(-1,keepdim=True), s
 formula/softmax | exp(S) is not divided by its sum
   P = ({powers}).exp()
-if abs(scale - D**-0.5) > 1e-9
+if python and abs(scale - D**-0.5) > 1e-9
 fix use the scale that is given
 wrong LSE P O dQ dK
 formula/scale | the scores are scaled by 1 / sqrt(head dim), whatever scale is given
@@ -362,13 +362,13 @@ wrong dQ dK
 formula/scale | the scale that is given is not used in dQ and dK, but 1 / sqrt(head dim)
   dQ = dQ * q.shape[-1] ** -0.5 / scale
   dK = dK * q.shape[-1] ** -0.5 / scale
-if True
+if python
 fix hand dO to the backward
 wrong dP dV delta
 each loss factor = O.sum() 1, O.mean() 1/do.numel()
 formula/dO | dO is not used: the gradients are those of {loss}
   do = do * 0 + {factor}
-if {a}.shape == {b}.shape
+if python and {a}.shape == {b}.shape
 fix exchange {a} and {b} in its signature, or where they are used
 wrong LSE P O dP dV delta dQ dK
 each a b A B = k v K V, q k Q K
@@ -378,7 +378,7 @@ swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
 or
   d{A} = product('d{B}')
   d{B} = product('d{A}')
-if True
+if python
 fix {due}
 wrong delta dS
 each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees, do.shape[-1] head~dim

@@ -169,6 +169,7 @@ def _problem(seen: WrongRun) -> dict[str, Any]:
     return {
         **vars(x), "x": x, "seen": seen, "case": case, "is_new": is_new, "ln2": math.log(2), "log2e": 1 / math.log(2),
         "D": case.head_dim, "group": case.heads // case.kv_heads, "p": case.dropout, "lazy": x.family == "lazy",
+        "python": not seen.launches and x.n_query == x.n_key,
         "has_window": x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1,
         "shapes": {name: value.shape for name, value in seen.actual.items()},
         "is_bare": all(other is None for other in others),
@@ -218,13 +219,8 @@ def _measured(seen: WrongRun) -> Iterator[Hypothesis]:
             yield Hypothesis(f"factor/{step}", summary, {step: f"{step} * {factor!r}"})
 
 
-def _of_python(seen: WrongRun) -> Iterator[Hypothesis]:
-    if not seen.launches and seen.x.n_query == seen.x.n_key:
-        yield from _of_rows("PYTHON", seen)
-
-
 _KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
-    ("faults/python", _of_python),
+    ("faults/python", partial(_of_rows, "PYTHON")),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
     ("faults/formulas", partial(_of_rows, "FORMULAS")),

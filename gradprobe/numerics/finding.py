@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -73,8 +74,8 @@ class RisingErrors:
         return next(telling, None)
 
     def with_more(self, elements: Iterable[Element]) -> RisingErrors:
-        found: list[Element] = []
-        for element in sorted([*self.elements, *elements], key=_place_of):
+        found, place = list[Element](), attrgetter("batch", "head", "row", "col")
+        for element in sorted([*self.elements, *elements], key=place):
             if not found or element.ratio > found[-1].ratio:
                 found.append(element)
         return RisingErrors(tuple(found))
@@ -86,10 +87,6 @@ def _is_far_off(element: Element) -> bool:
         return False
     error = abs(element.actual - element.expected)
     return element.ratio >= _OF_ONE_ORDER and error * _OF_ONE_ORDER >= abs(element.expected)
-
-
-def _place_of(element: Element) -> ElementIndex:
-    return element.batch or 0, element.head or 0, element.row or 0, element.col or 0
 
 
 def element_at(

@@ -116,13 +116,15 @@ def target_warnings(report: Report) -> Iterator[str]:
 def _repeats(report: Report) -> Iterator[str]:
     """Of each intermediate that repeated runs tell apart, the first layout that shows it, with the others that do."""
     runs = [run for run in report.measured if run.repeats]
+    if not runs:
+        return
     repeated = [(run.layout, result) for run in runs for result in run.repeated]
     for those in group(repeated, lambda pair: pair[1].name).values():
         layouts = ", ".join(layout for layout, _ in those)
         where = f" ({layouts})" if len(runs) > 1 else ""
         for sentence in _repeated(those[0][1]):
             yield sentence + where
-    if runs and not any(result.differing for _, result in repeated):
+    if not any(result.differing for _, result in repeated):
         yield f"{runs[0].repeats} runs gave the same bits"
 
 

@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rich.text import Text
 
@@ -66,7 +67,7 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
 
 def _excerpts_of(report: Report, cause: Diagnosis) -> list[Excerpt]:
     """Each line of a cause once, with its places."""
-    lines = group(cause.where, lambda where: (where.code, where.column, where.file))
+    lines = group(cause.where, attrgetter("code", "column", "file"))
     base = base_of(report)
     return [Excerpt(alike, base, report.listings) for alike in lines.values()]
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,7 +51,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
         ValueError: two edits overlap.
     """
     pieces, at = [], 0
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+    for edit in sorted(edits, key=attrgetter("start", "end")):
         if edit.start < at:
             raise ValueError(
                 f"two edits overlap at character {edit.start}: {edit.text!r} is the second"

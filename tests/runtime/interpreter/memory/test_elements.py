@@ -6,6 +6,7 @@ import torch
 
 from gradprobe.inputs import memory as module
 from gradprobe.inputs.memory import Elements, Marks
+from gradprobe.model.number import plural
 
 # shape, strides: dense, permuted, gaps, slots, stride 0, axes of size 1, overlapping windows, steps that interlock
 VIEWS = [
@@ -43,8 +44,9 @@ def test_the_index_of_an_offset_leads_back_to_it(shape, strides):
         if index is not None:
             assert sum(i * s for i, s in zip(index, strides, strict=True)) == offset
             assert all(i < n for i, n in zip(index, shape, strict=True))
-        if 0 <= offset < elements.span:
-            assert elements._last_up_to(offset) == max(each for each in own if each <= offset)
+        elif 0 <= offset < elements.span:
+            away = offset - max(each for each in own if each <= offset)
+            assert elements.beyond(offset).startswith(f"{plural(away, 'element')} past ")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
