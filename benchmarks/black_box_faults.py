@@ -55,7 +55,11 @@ def backward_with(
         results = {}
         for kernel in BOTH:
             read, row = at(kernel, "dO", do), at(kernel, "LSE", lse)[..., None]
-            p = (at(kernel, "S", s) - row).masked_fill(~at(kernel, "seen", seen), -math.inf).exp()
+            p = (
+                (at(kernel, "S", s) - row)
+                .masked_fill(~at(kernel, "seen", seen), -math.inf)
+                .exp()
+            )
             ds = p * (at(kernel, "dP", read @ v.mT) - at(kernel, "delta", delta)[..., None])
             ds = at(kernel, "dS", ds)
             if kernel == DQ:
@@ -72,7 +76,10 @@ def faults(
     length: int, device: str
 ) -> Iterator[tuple[str, str, Callable[..., dict[str, Tensor]]]]:
     """Class, words, and the backward."""
-    i, j = torch.arange(length, device=device)[:, None], torch.arange(length, device=device)[None]
+    i, j = (
+        torch.arange(length, device=device)[:, None],
+        torch.arange(length, device=device)[None],
+    )
     odd, partial = (length // 2) // TILE, (length - 1) // TILE
 
     def rows(first: int, change: Change) -> Change:

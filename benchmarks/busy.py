@@ -134,7 +134,9 @@ def _without_time(edit: dict[str, Any] | None) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """While open, so many processes compute."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)
+    ]
     try:
         yield
     finally:

@@ -24,7 +24,12 @@ from tests.probe import probe
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-ARITHMETIC = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
+ARITHMETIC = (
+    ("float32", "ieee"),
+    ("float32", "tf32"),
+    ("float16", "ieee"),
+    ("bfloat16", "ieee"),
+)
 
 
 def main() -> None:
@@ -37,7 +42,10 @@ def main() -> None:
     sizes = ((200, 64), (1024, 16), (4096, 64), (4096, 128)) if given.long else ((72, 24),)
     device = prepare_backend("auto")
     for word, (dtype, dots), (seqlen, head_dim), pattern in itertools.product(
-        given.targets, ARITHMETIC, sizes, (pattern for pattern in PATTERNS if pattern != "dyadic")
+        given.targets,
+        ARITHMETIC,
+        sizes,
+        (pattern for pattern in PATTERNS if pattern != "dyadic"),
     ):
         options = {
             "batch": 1, "heads": 2, "seqlen": seqlen, "head_dim": head_dim, "dtype": dtype, "dots": dots,

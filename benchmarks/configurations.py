@@ -90,7 +90,9 @@ def _axes(rng: random.Random) -> dict[str, list[Words]]:
     lengths += [(64, 128), (256, 128), (rng.randint(2, 40), 128)]
     heads = [(keys * group, keys) for keys, group in ((1, 1), (2, 1), (3, 1), (1, 3), (2, 2))]
     return {
-        "lengths": [("--seqlen-q", str(rows), "--seqlen-k", str(keys)) for rows, keys in lengths],
+        "lengths": [
+            ("--seqlen-q", str(rows), "--seqlen-k", str(keys)) for rows, keys in lengths
+        ],
         "heads": [("--heads", str(each), "--kv-heads", str(keys)) for each, keys in heads],
         "batch": [("--batch", str(each)) for each in (1, 2, 3)],
         "causal": [("--causal",), (_NOT_CAUSAL,)],

@@ -83,7 +83,9 @@ def explained_in(folder: Path) -> list[Explained]:
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         name = faults[0]["file"]
-        plain = Copy.of(folder, name, (folder / name).read_text(), Path(scratch) / "plain", words)
+        plain = Copy.of(
+            folder, name, (folder / name).read_text(), Path(scratch) / "plain", words
+        )
         (ended,) = run([plain.check()], 1)
         report = plain.found("report")
         found = [
@@ -117,7 +119,9 @@ def _named(fault: dict[str, Any], report: dict[str, Any]) -> tuple[tuple[int, ..
     }
     places = fault["places"]
     named = tuple(
-        at for at, (first, last) in enumerate(places) if any(first <= one <= last for one in said)
+        at
+        for at, (first, last) in enumerate(places)
+        if any(first <= one <= last for one in said)
     )
     return named, len(places), len(named) == len(places) if fault["every"] else bool(named)
 

@@ -123,9 +123,13 @@ def dense(case: Any, values: dict[str, Any]) -> dict[str, Any]:
         if getattr(case, name):
             raise SystemExit(f"judge.py does not know {name}")
     leaves = {
-        name: values[name].double().requires_grad_() for name in LEAVES.values() if name in values
+        name: values[name].double().requires_grad_()
+        for name in LEAVES.values()
+        if name in values
     }
-    k, v = (leaves[name].repeat_interleave(case.heads // case.kv_heads, 1) for name in ("k", "v"))
+    k, v = (
+        leaves[name].repeat_interleave(case.heads // case.kv_heads, 1) for name in ("k", "v")
+    )
     scores = case.scale * leaves["q"] @ k.mT
     scores = scores if case.softcap is None else case.softcap * (scores / case.softcap).tanh()
     scores = scores + leaves["bias"] if "bias" in leaves else scores

@@ -184,7 +184,9 @@ def cases_of(corpus: str, given: argparse.Namespace) -> list[str]:
         path.parent.resolve() for folder in given.kernels for path in folder.glob("*/words")
     )
     return [
-        f"strangers/{folder.name}/{name}" for folder in folders for name in planted(folder, given)
+        f"strangers/{folder.name}/{name}"
+        for folder in folders
+        for name in planted(folder, given)
     ]
 
 
@@ -247,7 +249,10 @@ def figures_of(folder: Path, case: str) -> dict[str, Any]:
     figures = {"score": _of_score, "cuda": _of_cuda, "strangers": _of_stranger}[corpus](
         folder, name
     )
-    return {"figures": figures, "seconds": round(figures.pop("seconds", _processor() - start), 2)}
+    return {
+        "figures": figures,
+        "seconds": round(figures.pop("seconds", _processor() - start), 2),
+    }
 
 
 def _processor() -> float:
@@ -359,7 +364,15 @@ def _of_stranger(folder: Path, name: str) -> dict[str, Any]:
     copy = strangers.Copy(place / mutant_name, (f"{place / mutant_name}/{words[0]}", *words[1:]))
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report"
-        command = (sys.executable, "-m", "gradprobe", "check", *copy.words, "--json", str(report))
+        command = (
+            sys.executable,
+            "-m",
+            "gradprobe",
+            "check",
+            *copy.words,
+            "--json",
+            str(report),
+        )
         start, before = time.monotonic(), _processor()
         ran = subprocess.run(
             command, env=copy.environment, cwd=scratch, capture_output=True, check=False
@@ -379,7 +392,9 @@ def _is_right(
     """Whether the judge finds a mended text as right as the kernel's own; asked once of each text."""
     where = place / f"mended-{sha256(text.encode()).hexdigest()[:12]}"
     if not (where / "dense").exists():
-        mended = strangers.Copy.of(Path((place / "source").read_text()), path, text, where, words)
+        mended = strangers.Copy.of(
+            Path((place / "source").read_text()), path, text, where, words
+        )
         strangers.run([mended.judging()], 1)
     return strangers.verdict(strangers.loaded(where / "dense"), own) == "same"
 
@@ -402,7 +417,9 @@ class Row:
     @property
     def worth(self) -> float:
         """What only it gives, less what it spoils, for each 100 of its lines."""
-        return 100 * (sum(self.lost.values()) - sum(self.gained.values())) / max(1, self.of.lines)
+        return (
+            100 * (sum(self.lost.values()) - sum(self.gained.values())) / max(1, self.of.lines)
+        )
 
 
 def rows_of(journal: Journal, cases: Sequence[str]) -> Iterator[Row]:

@@ -33,7 +33,11 @@ def seconds(command: list[str], bytecode: str | None = None) -> float:
     environment |= {"PYTHONPYCACHEPREFIX": bytecode} if bytecode else {}
     start = time.perf_counter()
     subprocess.run(
-        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        command,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     return time.perf_counter() - start
 
@@ -78,7 +82,9 @@ def paired(base: Path, without: str, words: list[str], runs: int) -> None:
                 took[name].append(_seconds(*side, words, folder))
     print(f"gradprobe check {' '.join(words)}, {runs} pairs".replace("  ", " "))
     for at, what in enumerate(("wall", "processor", "its own")):
-        base_took, this_took = ([all_three[at] for all_three in took[name][1:]] for name in sides)
+        base_took, this_took = (
+            [all_three[at] for all_three in took[name][1:]] for name in sides
+        )
         if not all(base_took) or not all(this_took):  # an older checkout does not tell its own
             continue
         ratio = statistics.median(b / t for b, t in zip(base_took, this_took, strict=True))

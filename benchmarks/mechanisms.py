@@ -47,7 +47,9 @@ class Mechanism:
             return own
         body = ast.parse((PACKAGE / f"{self.door}.py").read_text()).body
         found = [
-            one for one in body if isinstance(one, ast.FunctionDef) and one.name in self.functions
+            one
+            for one in body
+            if isinstance(one, ast.FunctionDef) and one.name in self.functions
         ]
         return own + sum((one.end_lineno or one.lineno) - one.lineno + 1 for one in found)
 

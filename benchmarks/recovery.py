@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 MOST = 10.0
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float) -> torch.Tensor:
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
+) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale)
 
 
@@ -54,14 +56,19 @@ def main() -> None:
     make_interpreter_right(case)
     for target in (in_torch, in_triton):
         probe(case, target)
-        without, recovering = seconds(replace(case, recover=False), target), seconds(case, target)
+        without, recovering = (
+            seconds(replace(case, recover=False), target),
+            seconds(case, target),
+        )
         ratio = recovering / without
         print(
             f"{target.name}: {without:.3f} s without, {recovering:.3f} s with recovery, {ratio:.2f} times",
             flush=True,
         )
         if ratio >= MOST:
-            raise SystemExit(f"recovery costs {ratio:.1f} times a check, and may cost {MOST:.0f}")
+            raise SystemExit(
+                f"recovery costs {ratio:.1f} times a check, and may cost {MOST:.0f}"
+            )
 
 
 if __name__ == "__main__":

@@ -142,7 +142,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     cases = [
-        case for case in CASES if (given.folder / case.file).exists() and given.only in case.words
+        case
+        for case in CASES
+        if (given.folder / case.file).exists() and given.only in case.words
     ]
     with ThreadPoolExecutor(given.workers) as pool:
         found = list(pool.map(lambda case: case.faults(given.folder), cases))

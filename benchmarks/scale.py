@@ -67,7 +67,9 @@ def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> list[Tensor]:
         torch.zeros(t.shape, dtype=torch.double, device=t.device) for t in (q, q, k, v)
     )
     scale, length = q.shape[-1] ** -0.5, q.shape[2]
-    for b, h in torch.cartesian_prod(torch.arange(q.shape[0]), torch.arange(q.shape[1])).tolist():
+    for b, h in torch.cartesian_prod(
+        torch.arange(q.shape[0]), torch.arange(q.shape[1])
+    ).tolist():
         wide = [t[b, h].double() for t in (q, k, v, do)]
         for first in range(0, length, ROWS):
             end = min(first + ROWS, length)
@@ -77,9 +79,9 @@ def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> list[Tensor]:
                 (t[:end] for t in wide[1:3]),
             )
             s = scale * qh @ kh.T
-            hidden = torch.ones(end - first, end - first, dtype=torch.bool, device=q.device).triu(
-                1
-            )
+            hidden = torch.ones(
+                end - first, end - first, dtype=torch.bool, device=q.device
+            ).triu(1)
             s[:, first:end].masked_fill_(hidden, -math.inf)
             p = (s - s.logsumexp(-1, keepdim=True)).exp()
             o[b, h, rows] = p @ vh
@@ -109,7 +111,9 @@ def exposing(
     p, dp, ds = (torch.empty(shape, device=q.device) for _ in range(3))
     lse, delta = (torch.empty(shape[:3], device=q.device) for _ in range(2))
     visible = torch.ones(shape[2:], dtype=torch.bool, device=q.device).tril()
-    for b, h in torch.cartesian_prod(torch.arange(q.shape[0]), torch.arange(q.shape[1])).tolist():
+    for b, h in torch.cartesian_prod(
+        torch.arange(q.shape[0]), torch.arange(q.shape[1])
+    ).tolist():
         qh, kh, vh, doh = (t[b, h].float() for t in (q, k, v, do))
         s = (scale * qh @ kh.T).masked_fill_(~visible, -math.inf)
         lse[b, h] = s.logsumexp(-1)
@@ -197,7 +201,9 @@ def peak(case: Mapping[str, Any]) -> tuple[Mapping[str, float], float]:
         torch.cuda.reset_peak_memory_stats()
         of_case += torch.cuda.memory_allocated()
     stages = check(runs=["contiguous"], **case)
-    return stages, (torch.cuda.max_memory_allocated() - of_case if DEVICE == "cuda" else math.nan)
+    return stages, (
+        torch.cuda.max_memory_allocated() - of_case if DEVICE == "cuda" else math.nan
+    )
 
 
 def lengths(_beside: float) -> None:

@@ -117,7 +117,8 @@ def least(finds: Callable[[float], bool]) -> float:
 def rows_of(rights: dict[str, Right]) -> Iterator[list[str]]:
     for name, extent in product(rights["normal"].trace.values, EXTENTS):
         found = [
-            _least_of(rights[pattern], name, extent, finds) for pattern, finds in ORACLES.values()
+            _least_of(rights[pattern], name, extent, finds)
+            for pattern, finds in ORACLES.values()
         ]
         yield [name, extent, *("-" if math.isinf(eps) else f"{eps:.0e}" for eps in found)]
 

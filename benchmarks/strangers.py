@@ -500,7 +500,9 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
     def is_in(name: str, head: int) -> bool:
         """Whether a result's head is the first mismatch's: query heads share those of keys."""
         here = first["head"]
-        many = len([1 for layout, other, _ in found if other == name and layout == run["layout"]])
+        many = len(
+            [1 for layout, other, _ in found if other == name and layout == run["layout"]]
+        )
         ours = of_keys if first["intermediate"] in ("dK", "dV") else heads
         return (
             here is None

@@ -59,7 +59,8 @@ def processor(process: int) -> float:
 
 def children(process: int) -> list[int]:
     return [
-        int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        int(name)
+        for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()
     ]
 
 
@@ -134,7 +135,9 @@ def main() -> None:
     for (kernel, name), times in took.items():
         wall, used = (statistics.median(column) for column in zip(*times, strict=True))
         pairs = list(zip(times, took[kernel, "cold"], strict=True))
-        ratios = [statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1)]
+        ratios = [
+            statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1)
+        ]
         shown = f"{wall:6.2f} s, {used:6.2f} s of processor: {ratios[0]:.2f} and {ratios[1]:.2f} of cold"
         print(f"  {kernel:<23} {name:<13} {shown}")
     print(f"  it holds {held[0]:.0f} MB after the first save, {held[-1]:.0f} MB after the last")

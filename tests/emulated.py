@@ -247,7 +247,10 @@ def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str,
     `late` multiplies what is summed of P, and of dS.
     """
     outer = 1.0 if how.folded else _scale(q, scale)
-    narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds * _scale(q, scale) if how.folded else ds, q)
+    narrow_pe, narrow_ds = (
+        _narrow(pe, q),
+        _narrow(ds * _scale(q, scale) if how.folded else ds, q),
+    )
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
         a, b = (t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3) for t in (a, b))

@@ -61,5 +61,7 @@ def _written_out(value: Any) -> str | None:
 
 def _at_night(value: Any, several: bool) -> Any:
     if hasattr(value, "marks"):  # a pytest.param
-        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.nightly])
+        return pytest.param(
+            *value.values, id=value.id, marks=[*value.marks, pytest.mark.nightly]
+        )
     return pytest.param(*(value if several else (value,)), marks=pytest.mark.nightly)

@@ -83,6 +83,8 @@ def test_one_case_of_the_score_comes_to_its_figures(book, tmp_path):
 def test_cases_are_drawn_alike(book):
     given = argparse.Namespace(kernels=[])
     cases = book.cases_of("score", given)
-    assert book.sampled(cases, 9, 0)[:5] == book.sampled(cases, 5, 0) != book.sampled(cases, 5, 1)
+    assert (
+        book.sampled(cases, 9, 0)[:5] == book.sampled(cases, 5, 0) != book.sampled(cases, 5, 1)
+    )
     assert len(book.sampled(cases, None, 0)) == len(cases) == len(set(cases))
     assert not set(cases) & set(book.cases_of("cuda", given))

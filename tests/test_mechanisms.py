@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
 def _table():
     if not (ROOT / "benchmarks").is_dir():
         return None
-    spec = importlib.util.spec_from_file_location("mechanisms", ROOT / "benchmarks/mechanisms.py")
+    spec = importlib.util.spec_from_file_location(
+        "mechanisms", ROOT / "benchmarks/mechanisms.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules["mechanisms"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -31,7 +31,10 @@ ROWS = {
         "3.11",
         "torch==2.11.0 triton==3.6.0 numpy==2.4.6 typer==0.27.2 rich==13.9.4",
     ),
-    "torch 2.12": ("3.12", "torch==2.12.1 triton==3.7.1 numpy==2.2.6 typer==0.20.1 rich==14.0.0"),
+    "torch 2.12": (
+        "3.12",
+        "torch==2.12.1 triton==3.7.1 numpy==2.2.6 typer==0.20.1 rich==14.0.0",
+    ),
     "constraints.txt": ("3.10", "-c constraints.txt"),
     "torch 2.14": ("3.13", "torch==2.14.1 triton==3.8.0 numpy==2.4.6"),
     "newest": ("3.12", "torch==2.15.0 triton==3.9.0 numpy==2.5.5"),
@@ -113,7 +116,12 @@ def row(name: str) -> Row:
             "OMP_NUM_THREADS": "1",
         }
         ran = subprocess.run(
-            words, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, check=False
+            words,
+            cwd=ROOT,
+            env=os.environ | changed,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         found = Row(tuple(versions), *counted(results))
     print(

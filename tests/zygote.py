@@ -131,7 +131,11 @@ class Popen(RealPopen):
         self.pid = zygote.start(request, [*own, *call["pass_fds"]])
         self._child_created = True
         self._close_pipe_fds(
-            *(call[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write"))
+            *(
+                call[f"{name}{end}"]
+                for name in ("p2c", "c2p", "err")
+                for end in ("read", "write")
+            )
         )
 
 

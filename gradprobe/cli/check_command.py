@@ -20,9 +20,7 @@ _AGAINST = (
     "Another target, a saved REPORT.json, or interpreted or compiled for the same one: judge it too, and say where "
     "they differ"
 )
-_BASELINE = (
-    "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its noise"
-)
+_BASELINE = "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its noise"
 _CONTRACT = "Read the kernel's arithmetic: in what it adds up, and how it multiplies"
 
 

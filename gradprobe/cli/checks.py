@@ -167,7 +167,10 @@ def check_several(runner: Runner, forms: Forms) -> int:
         forms.write_so_far(runner.so_far)
         raise
     several = runner.so_far
-    compared, is_kept = [outcome for outcome in runner.checks if outcome.verdict != FAILED], False
+    compared, is_kept = (
+        [outcome for outcome in runner.checks if outcome.verdict != FAILED],
+        False,
+    )
     if compared:  # `diff` repeats the simplest failing check, else the first
         repeated = simplest(compared) or compared[0]
         is_kept = last.save(repeated.request, repeated.report)
@@ -182,7 +185,9 @@ def check_several(runner: Runner, forms: Forms) -> int:
         return INTERRUPTED
     # Nothing compared is no match.
     codes = [outcome.code for outcome in runner.checks]
-    return forms.write(several, code_of(codes) if codes or runner.expected else Failure.exit_code)
+    return forms.write(
+        several, code_of(codes) if codes or runner.expected else Failure.exit_code
+    )
 
 
 def _say_how_far(runner: Runner) -> None:

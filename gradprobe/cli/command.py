@@ -86,7 +86,11 @@ class Call:
         settings = settings_of(Path.cwd())
         if self.target is None and not settings.place:
             refuse_misspelt(Path.cwd())
-        given = {*self.request.options, *ignored, *(() if self.timeout is None else ("timeout",))}
+        given = {
+            *self.request.options,
+            *ignored,
+            *(() if self.timeout is None else ("timeout",)),
+        }
         if line := settings.line(given, has_targets=has_targets):
             note(line)
         return settings

@@ -98,6 +98,8 @@ def _wanted(classes: str) -> set[str]:
 
     given = {word.strip().upper() for word in classes.split(",")}
     if unknown := sorted(given - CLASSES.keys()):
-        way_out = did_you_mean(unknown[0], CLASSES, "") or "gradprobe explain S1 says what one is"
+        way_out = (
+            did_you_mean(unknown[0], CLASSES, "") or "gradprobe explain S1 says what one is"
+        )
         raise UsageFailure(f"--class takes {', '.join(CLASSES)}, got {unknown[0]!r}", way_out)
     return given

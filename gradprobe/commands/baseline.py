@@ -222,7 +222,9 @@ class Changes:
         found, now = dict[tuple[str, str], dict[str, Growth]](), self.after.cells
         for cell, old in self.before.cells.items():
             if cell in now:
-                pairs = {name: (getattr(old, name), getattr(now[cell], name)) for name in FIGURES}
+                pairs = {
+                    name: (getattr(old, name), getattr(now[cell], name)) for name in FIGURES
+                }
                 found[cell] = {name: growth(*pair) for name, pair in pairs.items()}
         return found
 

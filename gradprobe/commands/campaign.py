@@ -176,14 +176,18 @@ class Campaign:
         shadow.write(self.file.text)
         (plain,) = run_programs([self._program(shadow)], timeout=self.timeout)
         if plain.code != 0:
-            what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
+            what = (
+                "took too long" if plain.code is None else f"ended with exit code {plain.code}"
+            )
             words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
             is_refused = gate.own and plain.code == UsageFailure.exit_code
             kind = UsageFailure if is_refused else TargetFailure
             raise kind(words, "make it pass on the file as it is first")
         if not shadow.was_loaded:
             path = self.file.path
-            way_out = f"name the file that it runs with --file, or import {path.name} as a module"
+            way_out = (
+                f"name the file that it runs with --file, or import {path.name} as a module"
+            )
             raise TargetFailure(f"{gate.words}: passes, but never imports {path}", way_out)
         return plain
 

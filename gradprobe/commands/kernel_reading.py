@@ -69,7 +69,8 @@ def inquire(word: str, family: str | None) -> Inquiry:
                     untold += [f"{name} of {function.name}" for name in sorted(strides.untold)]
     if not kernels:
         raise TargetFailure(
-            f"{word} has no Triton kernel whose pointers can be read", "lint reads Triton kernels"
+            f"{word} has no Triton kernel whose pointers can be read",
+            "lint reads Triton kernels",
         )
     return Inquiry(word, tuple(findings), tuple(kernels), tuple(untold))
 

@@ -85,7 +85,9 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
 
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     ours, theirs = file.text.split("\n"), edited(file.text, change.edits).split("\n")
-    function = next(node for node in file.above(change.node) if isinstance(node, ast.FunctionDef))
+    function = next(
+        node for node in file.above(change.node) if isinstance(node, ast.FunctionDef)
+    )
     pairs = enumerate(zip(ours, theirs, strict=False), 1)
     differing = [(line, *pair) for line, pair in pairs if pair[0] != pair[1]]
     if len(ours) != len(theirs) or len(differing) != 1:

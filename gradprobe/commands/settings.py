@@ -114,7 +114,9 @@ def settings_of(folder: Path) -> Settings:
             continue
         top = dict(table)
         cases, limit = top.pop("cases", {}), top.pop("timeout", None)
-        if not isinstance(cases, Mapping) or not all(isinstance(c, dict) for c in cases.values()):
+        if not isinstance(cases, Mapping) or not all(
+            isinstance(c, dict) for c in cases.values()
+        ):
             way_out = "write [tool.gradprobe.cases.NAME] above a case's options"
             raise UsageFailure(f"{file}: cases in [tool.gradprobe] must hold tables", way_out)
         scopes = {

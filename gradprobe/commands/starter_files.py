@@ -40,7 +40,9 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     if ci != "github":
         raise UsageFailure(f"--ci must be github, got {ci!r}")
     if path.suffix not in (".yml", ".yaml"):
-        raise UsageFailure(f"init --ci writes a YAML file, got {path}", f"for example {WORKFLOW}")
+        raise UsageFailure(
+            f"init --ci writes a YAML file, got {path}", f"for example {WORKFLOW}"
+        )
     if target is not None:
         _refuse_outside(target)
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")

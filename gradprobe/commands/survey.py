@@ -141,7 +141,9 @@ def planned(first: CheckOutcome, trial: LayoutTrial) -> PlannedTry:
     """One layout of the case that a first check was made of; twice, memory without values holds 7.0 the second time."""
     assert first.report.case is not None
     repeat = 2 if trial.thorough else 1
-    case = replace(first.report.case, layouts=trial.assigned, runs=(), poison=True, repeat=repeat)
+    case = replace(
+        first.report.case, layouts=trial.assigned, runs=(), poison=True, repeat=repeat
+    )
     words = [f"{tensor}={layout}" for tensor, layout in trial.assigned]
     options = {**first.request.options, "layout": words}
     return PlannedTry(trial.title, replace(first.request, options=options), case=case)
@@ -337,4 +339,6 @@ def _explained(found: Survey, report: Report, setting: Setting, given: frozenset
     if "recover" not in given:
         del options["recover"]
     (outcome,) = check_each([PlannedCheck(trial.title, replace(request, options=options))], how)
-    return structs.replace(report, diagnoses=outcome.report.diagnoses, known=outcome.report.known)
+    return structs.replace(
+        report, diagnoses=outcome.report.diagnoses, known=outcome.report.known
+    )

@@ -117,7 +117,10 @@ _OWN = (
 
 def render_targets(listed: TargetList, width: int) -> list[Text]:
     """What can be checked, with the words to type, and why the rest cannot; folded to `width`."""
-    can, paragraphs = [entry for entry in listed.targets if not entry.refused], list[list[Text]]()
+    can, paragraphs = (
+        [entry for entry in listed.targets if not entry.refused],
+        list[list[Text]](),
+    )
     if listed.file:
         count = plural(len(listed.targets), "function")
         head = f"{listed.file}: {len(can)} of {count} can be checked"

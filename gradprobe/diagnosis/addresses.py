@@ -113,7 +113,9 @@ class AccessedElements:
         many = np.maximum(records["bytes"].astype(np.int64) // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         records = np.repeat(records, many)
-        offset, rest = np.divmod(records["address"].astype(np.int64) + step * width - home, width)
+        offset, rest = np.divmod(
+            records["address"].astype(np.int64) + step * width - home, width
+        )
         offset[rest != 0] = -1  # no element
         sizes = {letter: self.case.size(letter) for letter in _LETTERS + _DIMS}
         for tensor in known:

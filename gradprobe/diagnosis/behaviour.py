@@ -156,7 +156,9 @@ def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
     evidence = f"{int(moved[name].sum()):,} elements of {name} differ between memory full of NaN and full of 7.0"
     fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
-    return Diagnosis(f"unwritten/{name}", "N2", summary, again.share(wrong), (evidence,), fix=fix)
+    return Diagnosis(
+        f"unwritten/{name}", "N2", summary, again.share(wrong), (evidence,), fix=fix
+    )
 
 
 @door("behaviour/right_without_dead_rows")

@@ -56,8 +56,12 @@ def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
     if case.cu_seqlens_q:
         rows = _ends(case.cu_seqlens_q, span, batches + 1)
         keys = _ends(case.cu_seqlens_k or (0, 0), span, batches + 1)
-        return replace(few.with_lengths(rows[-1], keys[-1]), cu_seqlens_q=rows, cu_seqlens_k=keys)
-    lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
+        return replace(
+            few.with_lengths(rows[-1], keys[-1]), cu_seqlens_q=rows, cu_seqlens_k=keys
+        )
+    lengths = case.seqlens and tuple(
+        shortened(length, span) for length in case.seqlens[:batches]
+    )
     few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
     return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
 
@@ -84,7 +88,12 @@ def fresh(case: Case) -> list[Case]:
 
 
 def others(
-    case: Case, target: Target, lengths: tuple[int, int], laid: Collection[str], *, is_again: bool
+    case: Case,
+    target: Target,
+    lengths: tuple[int, int],
+    laid: Collection[str],
+    *,
+    is_again: bool,
 ) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of
     values from a file.

@@ -253,7 +253,11 @@ def with_dataflow(
     first, *others = named
     never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != "ACC"]
     # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
-    if never and first.fault_class == "ACC" and (not first.says_wrong or "P" in first.says_wrong):
+    if (
+        never
+        and first.fault_class == "ACC"
+        and (not first.says_wrong or "P" in first.says_wrong)
+    ):
         return [*never, *others]  # it looks the same, and nothing was lost
     evidence, shown, addresses = [*first.evidence], list[CauseLine](), list[CauseLine]()
     for cause in seen:
@@ -338,7 +342,9 @@ class Table:
             return value
         line = value.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
-        return replace(value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later))
+        return replace(
+            value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later)
+        )
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
         shown = [self._in(name, kernel) for name in names if name in self._names]

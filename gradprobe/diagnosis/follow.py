@@ -114,7 +114,9 @@ def _forget_running(flow: Flow) -> None:
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:
-            node.role = None if node.site.kernel in kernels else replace(node.role, is_open=False)
+            node.role = (
+                None if node.site.kernel in kernels else replace(node.role, is_open=False)
+            )
 
 
 def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str, Tensor]]:

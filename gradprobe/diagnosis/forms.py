@@ -18,7 +18,14 @@ from torch import Tensor
 from ..inputs.memory import Array
 from ..numerics.bounds import Chain
 from ..numerics.budget import rounding_shift, tile_budget
-from ..numerics.declared_precision import TINY, U32, U_FUNCTION, dot_error, long_sum, precision_of
+from ..numerics.declared_precision import (
+    TINY,
+    U32,
+    U_FUNCTION,
+    dot_error,
+    long_sum,
+    precision_of,
+)
 from ..reference import Attention, Tile, evaluate
 
 Values = dict[str, Tensor]
@@ -44,7 +51,9 @@ def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
             most = float(error.nan_to_num(0.0, 0.0, 0.0).max())
             found.tolerances[name] = max(found.tolerances.get(name, 0.0), most)
     for name in batches[0]:
-        found.values[name] = np.stack([values[name].double().cpu().numpy() for values in batches])
+        found.values[name] = np.stack(
+            [values[name].double().cpu().numpy() for values in batches]
+        )
     return found
 
 

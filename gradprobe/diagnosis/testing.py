@@ -126,7 +126,9 @@ class Tester:
         contradicted = len(self._all.names)
         for found in self._scores(hypothesis, self._all):
             # Of several ways the one that leaves right what came right tells how well it fits.
-            denied = [name for name, score in found.items() if score.spoilt and name not in wrong]
+            denied = [
+                name for name, score in found.items() if score.spoilt and name not in wrong
+            ]
             contradicted = min(contradicted, len(denied))
             for name in wrong:
                 if found[name].gain > max(0, best[name].gain):

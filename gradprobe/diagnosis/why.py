@@ -114,7 +114,9 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     found = _in_order(search.found, memory, layouts)
     check.known += search.facts
     check.predicted |= search.predicted.keys()
-    if not causes_among(found):  # of two results in one memory the one was written over the other
+    if not causes_among(
+        found
+    ):  # of two results in one memory the one was written over the other
         wrong = {*layouts[0].seen.own}
         shared = [each for each in shared if wrong & {*each.summary.replace(":", " ").split()}]
         found, check.known = [*shared, *found], [] if shared else check.known
@@ -207,7 +209,9 @@ def told_once(
             memory = [each for each in memory if each.fault != twin.fault]
             evidence, where = (*cause.evidence, twin.summary), _by_place(twin.where, cause.where)
             layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
-            joined.append(structs.replace(cause, evidence=evidence, where=where, layouts=layouts))
+            joined.append(
+                structs.replace(cause, evidence=evidence, where=where, layouts=layouts)
+            )
         else:
             joined.append(cause)
     return joined, [*memory]
@@ -268,9 +272,7 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     summary = (
         f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     )
-    fix = (
-        "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    )
+    fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
     where = _by_place(*map(attrgetter("where"), merged))
     led = _merged(Diagnosis("tail/length", "M3", summary, 1.0, (), where, fix), found, merged)
     check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)

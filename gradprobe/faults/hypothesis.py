@@ -111,5 +111,7 @@ def entered(tensor: str, family: str) -> frozenset[str]:
     read = {title(tensor), tensor}
     found = {row.name for row, step in steps(family) if read.intersection(step.parents)}
     found |= {"O"} if "LSE" in found else set()
-    found |= {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
+    found |= (
+        {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
+    )
     return frozenset(found)

@@ -181,7 +181,9 @@ def _without_a_term(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]
         for axis in missing:
             left[axes.index(axis)] = 0
         first, every = " 0 and ".join(words), " and ".join(words)
-        summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
+        summary = (
+            f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
+        )
         fix = f"add the {every} times its stride to the pointer of {of}"
         yield _Way("-".join((f"index/{name}", *words)), summary, fix, left, missing)
 

@@ -113,7 +113,9 @@ class TileScope:
     def reach(self) -> tuple[int, int]:
         """From where to where (exclusive) a row sees keys, relative to its own number."""
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
-        shift = x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
+        shift = (
+            x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
+        )
         left, right = x.window or (-1, -1)
         left = everything if left < 0 else left
         right = 0 if x.causal else everything if right < 0 else right
@@ -293,7 +295,14 @@ class Variant(Attention):
         return self.once("valid", tile, lambda: TileScope(self, tile).value(self.sees))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
+        key = (
+            name,
+            tile.batch,
+            tile.heads.start,
+            tile.heads.stop,
+            tile.rows.start,
+            tile.rows.stop,
+        )
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]  # type: ignore[no-any-return]

@@ -127,7 +127,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         # Every score near -120 or 120, so exp(S) underflows or overflows unless the maximum is subtracted.
         mean = MEANS[case.pattern]
         root = (abs(mean) / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
-        width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1 at most: all beyond 88.7
+        width = (
+            0.2 / max(1.0, case.scale) ** 0.5
+        )  # scores spread by 3.1 at most: all beyond 88.7
         values |= {"q": q * width + root, "k": k * width + math.copysign(root, mean)}
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}

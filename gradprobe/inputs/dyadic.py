@@ -170,7 +170,11 @@ def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """v and do: a few dims that both have, every second other one for itself."""
     v, do = _zeros(case, "v"), _zeros(case, "do")
     order = torch.randperm(case.head_dim_v, generator=generator)
-    both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
+    both, of_v, of_do = (
+        order[:_MOST_SHARED],
+        order[_MOST_SHARED::2],
+        order[_MOST_SHARED + 1 :: 2],
+    )
     for tensor, own, largest in ((v, of_v, 1), (do, of_do, _WIDE[case.dtype])):
         small = _integers(tensor[..., both].shape, 2, generator)
         tensor[..., both] = small * (torch.rand(small.shape, generator=generator) < 0.5)

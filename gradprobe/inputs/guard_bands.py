@@ -193,5 +193,7 @@ def same_bits(actual: Tensor, other: Tensor) -> Tensor:
     """Element by element, of one dtype."""
     import torch
 
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        actual.element_size()
+    ]
     return actual.view(kind) == other.view(kind)

@@ -86,7 +86,9 @@ def _implied(word: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in word.split(","))
     if unknown := [name for name in names if name not in IMPLIED]:
         way_out = did_you_mean(unknown[0], IMPLIED, "")
-        raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out)
+        raise UsageFailure(
+            f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out
+        )
     return names
 
 
@@ -236,7 +238,9 @@ def command_line(
     command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None
 ) -> str:
     named = [target] if target else []
-    return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])
+    return shlex.join(
+        ["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})]
+    )
 
 
 def with_others(command: str, options: Mapping[str, Any]) -> str:

@@ -148,7 +148,9 @@ def _check_names(content: Mapping[Any, Any]) -> None:
         refuse_if(name not in known, f"unknown name {name!r}", listed)
     if missing := [name for name in REQUIRED if name not in content]:
         held = ", ".join(content) or "nothing"
-        words = f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}"
+        words = (
+            f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}"
+        )
         raise UsageFailure(words, listed)
 
 
@@ -170,7 +172,9 @@ def _check_dtypes(tensors: Mapping[str, Any]) -> None:
     import torch
 
     floats = (torch.float32, torch.float16, torch.bfloat16)
-    whole = dict.fromkeys(("seqlens", "cu_seqlens_q", "cu_seqlens_k"), (torch.int32, torch.int64))
+    whole = dict.fromkeys(
+        ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), (torch.int32, torch.int64)
+    )
     others = {**whole, "mask": (torch.bool,), "keep": (torch.bool,)}
     for name, tensor in tensors.items():
         is_tensor = isinstance(tensor, torch.Tensor)

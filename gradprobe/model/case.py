@@ -146,7 +146,9 @@ class Case:
     as_cuda: bool = False  # whether tensors of interpreted kernels say that they are on a GPU
     arch: str | None = None
     untested: bool = False
-    window_as: str | None = None  # one of WINDOW_FORMS; None for what the target's parameter says
+    window_as: str | None = (
+        None  # one of WINDOW_FORMS; None for what the target's parameter says
+    )
     mask_as: str = BOOLEAN
     lse_as: str = NATURAL
 

@@ -119,7 +119,10 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     length: int | None = None
     shown: Ranges = ()  # the rows that were recovered; empty for all
     heads: tuple[Head, ...] = ()
-    tile: tuple[int, int] = (0, 0)  # of their maps, which have a line for each row that was shown
+    tile: tuple[int, int] = (
+        0,
+        0,
+    )  # of their maps, which have a line for each row that was shown
 
     @property
     def title(self) -> str:

@@ -83,7 +83,9 @@ def _mode(path: str | Path) -> int:
 # but tab and newline, separators, halves of characters, non-characters, and marks of direction.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
-    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17))
+    + "".join(
+        f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17)
+    )
     + "]"
 )
 # GitHub's runner obeys a line that begins with `::` after white space, and `##[` of its predecessor anywhere in a line.

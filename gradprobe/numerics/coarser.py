@@ -81,7 +81,8 @@ def rounded_operand(
     is_exact, both = plain.precision.exact, (False, True)
     ways = product(both, both, both[::-1], (EACH, "k", "q"))
     operands = [
-        Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways
+        Operand(name, log2e, forward, case.dtype, factor)
+        for factor, forward, log2e, name in ways
     ]
     for operand in sorted(operands, key=lambda operand: operand.name != EACH):
         if operand.name == EACH and (operand.in_forward or is_exact):
@@ -195,7 +196,9 @@ def explained(
     """
     given, findings = trace.values, comparison.findings
     names = [name for name in ("dQ", "dK", "dV") if name in given]
-    ratios = {name: findings[name].max_ratio for name in names if given[name].dtype.itemsize == 2}
+    ratios = {
+        name: findings[name].max_ratio for name in names if given[name].dtype.itemsize == 2
+    }
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
     found: dict[str, CoarserArithmetic] = {}

@@ -334,7 +334,9 @@ def judge(
         bound = budget.unmasked_dp + output_rounding(other, budget.unmasked_dp, actual.dtype)
         free = budget.undecided if "Z" in values else free
         return of._replace(right=of.right | (free & _within(of.actual, other, bound, poisoned)))
-    if name == "LSE":  # of a row that sees no key there are several conventions; nothing reads it
+    if (
+        name == "LSE"
+    ):  # of a row that sees no key there are several conventions; nothing reads it
         return of._replace(right=of.right | (~valid.any(-1) & ~actual.isnan()))
     return of
 

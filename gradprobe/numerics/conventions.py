@@ -150,7 +150,9 @@ def _named(case: Case, measured: float) -> tuple[str, float]:
     }  # fmt: skip
     named |= {f"-{words}": -factor for words, factor in named.items()}
     words, factor = min(named.items(), key=lambda known: abs(measured / known[1] - 1))
-    return (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
+    return (
+        (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
+    )
 
 
 # Results of a forward, and how a file calls them.

@@ -136,7 +136,9 @@ def ordinary(precision: Precision) -> Precision:
 
 def with_roundings(precision: Precision, rounds: Collection[str], tile: int = 0) -> Precision:
     """The same with more rounded to 16 bits, and sums kept in 16 bits, rounded after each `tile` terms."""
-    words = [f"{', '.join(name for name in ROUNDED if name in rounds)} rounded"] if rounds else []
+    words = (
+        [f"{', '.join(name for name in ROUNDED if name in rounds)} rounded"] if rounds else []
+    )
     words += [f"sums rounded every {tile} terms"] if tile else []
     name = ", ".join([precision.name.partition(",")[0], *words])
     return replace(precision, name=name, rounds=frozenset(rounds), tile=tile)
@@ -199,7 +201,9 @@ def truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
     """
     lost = 1 << (23 + round(math.log2(unit)))
     added = lost // 2 if up else 0
-    return ((tensor.float().view(torch.int32) + added) & ~(lost - 1)).view(torch.float32).double()
+    return (
+        ((tensor.float().view(torch.int32) + added) & ~(lost - 1)).view(torch.float32).double()
+    )
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:

@@ -191,7 +191,10 @@ def _excess(heads: Heads, often: Mapping[str, float]) -> Iterator[tuple[float, s
     for result, of_result in heads.items():
         for head in of_result:
             most_often = sum(often[name] * share for name, share in head.shares.items())
-            allowed, beside = most_often * math.exp(_by_chance(checks, head)), "roundings make it"
+            allowed, beside = (
+                most_often * math.exp(_by_chance(checks, head)),
+                "roundings make it",
+            )
             if others := [one for one in of_result if one is not head]:
                 other, beside = _mean(others), "in the other heads"
                 own = {name: torch.tensor(share) for name, share in head.shares.items()}
@@ -238,7 +241,11 @@ def _by_chance(checks: int, *heads: HeadScatter) -> float:
     variance = sum(head.scatter + head.in_common for head in heads)
     freedom = variance**2 / max(sum(head.scatter**2 / (head.rows - 1) for head in heads), 1e-300)
     # Wallace (1959), within 2 % from three degrees of freedom on.
-    z = -NormalDist().inv_cdf(FALSE_ALARMS / (3 * checks)) * (8 * freedom + 3) / (8 * freedom + 1)
+    z = (
+        -NormalDist().inv_cdf(FALSE_ALARMS / (3 * checks))
+        * (8 * freedom + 3)
+        / (8 * freedom + 1)
+    )
     by_chance = math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)) * variance)
     return min(by_chance, 300.0)  # of so few rows anything may be; exp holds that
 

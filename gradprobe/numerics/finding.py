@@ -202,7 +202,11 @@ class Finding:
             self.add(tile, of_b, None if explained is None else explained[b])
 
     def add(
-        self, tile: Tile, judged: Judgement, inherited: Tensor | None, valid: Tensor | None = None
+        self,
+        tile: Tile,
+        judged: Judgement,
+        inherited: Tensor | None,
+        valid: Tensor | None = None,
     ) -> None:
         """Adds one tile, with values [h, r, ...].
 
@@ -211,7 +215,11 @@ class Finding:
             valid: of a matrix, what its masks leave, [h, r, c].
         """
         judged, place = judged.reshape(*judged.actual.shape[:2], -1), (tile.batch, tile.heads)
-        error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
+        error, ratio, wrong = (
+            (judged.actual - judged.expected).abs(),
+            judged.ratio,
+            ~judged.right,
+        )
         first = tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]

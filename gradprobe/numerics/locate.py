@@ -42,7 +42,9 @@ def locate_at(
     return structs.replace(element, actual=actual, expected=expected)
 
 
-def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: Element) -> Element:
+def _with_window(
+    x: Attention, trace: Trace, comparison: Comparison, element: Element
+) -> Element:
     """The element with whether a mask covers it, and the numbers of the rows and columns around it."""
     name, batch, head = element.intermediate, element.batch or 0, element.head or 0
     actual, finding = _matrix(trace.values[name], element), comparison.findings[name]
@@ -92,8 +94,12 @@ def departure(case: Case, first: Element) -> str:
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
     axes = ("batch", "head", "row", "col")
-    where = ", ".join(f"{axis} {at}" for axis in axes if (at := getattr(first, axis)) is not None)
-    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    where = ", ".join(
+        f"{axis} {at}" for axis in axes if (at := getattr(first, axis)) is not None
+    )
+    formula = (
+        f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    )
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
 
 
@@ -103,7 +109,9 @@ MOST_CELLS = 2048
 
 def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> CloseUp:
     """An intermediate in the first layout in which it is wrong, or is at all; raises UsageFailure as `close_up`."""
-    having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
+    having = [
+        (run, found) for run, found in probed.measured if name in found.comparison.findings
+    ]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
     run, shown = (wrong or having or probed.measured)[0]
     view = close_up(probed.case, run.layout, run.holding(name) or shown, name, at)

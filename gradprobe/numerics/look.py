@@ -98,7 +98,10 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
 
 
 def _with_a_fault(
-    examiner: Examiner, recovered: RecoveredValues, scales: Scales, evidence: list[ResultEvidence]
+    examiner: Examiner,
+    recovered: RecoveredValues,
+    scales: Scales,
+    evidence: list[ResultEvidence],
 ) -> tuple[MeasuredRun, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
@@ -137,9 +140,7 @@ def _of_one_result(
     if name not in ("P", "dP", "dS") or not is_read or through != wrong or len(wrong) > 1:
         return measured, []
     (alone,) = wrong
-    words = (
-        f"{alone} alone shows {matrix}: either that is wrong, or the sum that makes {alone} of it"
-    )
+    words = f"{alone} alone shows {matrix}: either that is wrong, or the sum that makes {alone} of it"
     return examiner.compared(recovered.without(matrix, *QUOTIENTS)), [words]
 
 
@@ -268,7 +269,9 @@ def _separated(examiner: Examiner, recovered: RecoveredValues) -> tuple[Measured
     about it: then what is wrong is neither delta nor dO.
     """
     measured = examiner.compared(recovered)
-    findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
+    findings = {
+        name: one for name, one in measured.comparison.findings.items() if one.mismatched
+    }
     wrong = [name for name in QUOTIENTS if name in findings and recovered.is_read(name)]
     if not wrong:
         return measured, []

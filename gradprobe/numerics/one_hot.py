@@ -305,7 +305,9 @@ def _recover(
             own = [name for name in trace.values if case.axes(name)[0] == "b"]
             results = {name: trace.values[name][: case.batch] for name in own}
             sources = {name: trace.sources[name] for name in own}
-            read = [name for name in MATRIX_OF if name in own and (name != "dV" or layout.rows_v)]
+            read = [
+                name for name in MATRIX_OF if name in own and (name != "dV" or layout.rows_v)
+            ]
             shown = {name: torch.zeros(shape, device=results[name].device) for name in read}
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)

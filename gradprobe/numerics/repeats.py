@@ -144,7 +144,9 @@ class SideBySide:
                 torch.save(self._given, self._kept)
             others = self._other.get(run.layout, {}) if is_alike else {}
             common = {
-                name: others[name].to(trace.values[name].device) for name in own if name in others
+                name: others[name].to(trace.values[name].device)
+                for name in own
+                if name in others
             }
             self.differences += _of_layout(case, run.layout, run.measured, common)
 
@@ -159,7 +161,9 @@ def _of_layout(
     for tile in tiles_of(case, measured.x) if by_row else ():
         place = (tile.batch, tile.heads, tile.rows)
         expected = comparison.evaluate(measured.x, tile, None)
-        budget = allowed_on(measured.x, tile, expected, comparison.precision, comparison.recovery)
+        budget = allowed_on(
+            measured.x, tile, expected, comparison.precision, comparison.recovery
+        )
         for name in by_row:
             beside = {**expected, name: others[name][place].double()}
             judged = judge(values[name][place], beside, budget, name)

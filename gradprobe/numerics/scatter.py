@@ -59,7 +59,9 @@ class Scatter:
     def with_stored(self, stored: Tensor) -> Parts:
         """All parts, with what storing the result adds, and what a sum that is kept in 16 bits."""
         sums = (stored + self.parts["product"]) * self.parts["terms"]
-        own = {name: part for name, part in self.parts.items() if name not in ("terms", "shared")}
+        own = {
+            name: part for name, part in self.parts.items() if name not in ("terms", "shared")
+        }
         return own | {"stored": stored, "sums": sums}
 
 

@@ -109,7 +109,11 @@ class LargeRun:
 
     def by_budget(self, block: Block, *, blame: bool = False) -> Comparison:
         """A block compared by the whole budget, without the totals."""
-        of = block.case(self.case), self.problem(block), Trace(self.of(block), self.trace.sources)
+        of = (
+            block.case(self.case),
+            self.problem(block),
+            Trace(self.of(block), self.trace.sources),
+        )
         return compare(*of, self.precision, evaluate=self.evaluate, blame=blame, is_part=True)
 
     def is_like(self, other: LargeRun) -> bool:
@@ -121,7 +125,9 @@ class LargeRun:
         )
         if (self.precision, dtypes, inputs.keys()) != (other.precision, theirs, others.keys()):
             return False
-        return all(one is others[name] or one.equal(others[name]) for name, one in inputs.items())
+        return all(
+            one is others[name] or one.equal(others[name]) for name, one in inputs.items()
+        )
 
 
 class LeastErrors(NamedTuple):
@@ -253,7 +259,9 @@ class _SiftedBlock:
         self.came, zeros = run.of(block), self.x.q.new_zeros
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: zeros(shape) for name, shape in linear.items()}
-        self.bounds = {name: zeros(shape) for name, shape in linear.items() if name not in BY_KEY}
+        self.bounds = {
+            name: zeros(shape) for name, shape in linear.items() if name not in BY_KEY
+        }
         self.sums = least.LeastSums(self.x, linear.keys() & {*BY_KEY}, run.precision)
         self.live = zeros(self.x.q.shape[:3], dtype=torch.bool)
         self.errors: dict[str, list[LeastErrors]] = {name: [] for name in self.came}

@@ -136,7 +136,12 @@ class Scales:
         return self._evidence(recovered, name, through, value, known[name])
 
     def _evidence(
-        self, recovered: RecoveredValues, name: str, through: str, value: Tensor, finding: Finding
+        self,
+        recovered: RecoveredValues,
+        name: str,
+        through: str,
+        value: Tensor,
+        finding: Finding,
     ) -> ResultEvidence:
         grade = RIGHT
         if finding.mismatched:
@@ -271,7 +276,9 @@ def _of_factors(recovered: RecoveredValues, p: Tensor, *, may_read_lse: bool) ->
     if _explain(rows, error):
         factors = (rows[1] / rows[2])[rows[2] > 0]
         low, high = float(factors.min()), float(factors.max())
-        of_lse = ", as if the backward read an LSE that is not that row's" if may_read_lse else ""
+        of_lse = (
+            ", as if the backward read an LSE that is not that row's" if may_read_lse else ""
+        )
         return [f"P is off by one factor a row, {low:.4g} to {high:.4g}{of_lse}"]
     if _explain(keys, error):
         most = 100 * float(((keys[1] / keys[2])[keys[2] > 0] - 1).abs().max())

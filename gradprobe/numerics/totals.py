@@ -304,6 +304,8 @@ class Totals:
 
     def bound(self, name: str, precision: Precision) -> Tensor:
         """What each element is allowed at least, once all tiles are added."""
-        squares, sums = (of[name].nan_to_num(0.0, 0.0, 0.0) for of in (self._squares, self._sums))
+        squares, sums = (
+            of[name].nan_to_num(0.0, 0.0, 0.0) for of in (self._squares, self._sums)
+        )
         common = 2 * precision.operand + 2 * U32
         return squares.sqrt() + sums + common * self.expected[name].abs() + TINY

@@ -114,7 +114,9 @@ class ReferenceCall:
             return self._each(given, axis + 1)
         parts = list[dict[str, Tensor]]()
         for at in range(given["q"].shape[axis]):
-            of_part = {name: given[name].narrow(axis, at, 1) for name in _OF_HEADS & given.keys()}
+            of_part = {
+                name: given[name].narrow(axis, at, 1) for name in _OF_HEADS & given.keys()
+            }
             parts.append(self._each(given | of_part, axis + 1))
         return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 

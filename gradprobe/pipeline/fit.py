@@ -107,7 +107,9 @@ class Fit:
         if self.run is None or self.run.measured is None:
             return []
         findings = self.run.measured.comparison.findings
-        names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
+        names = (
+            findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
+        )
         return list(map(findings.__getitem__, names))
 
     @property
@@ -194,9 +196,7 @@ class _Search:
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
             has_one = any(each.mismatched < _NONE_WRONG * each.total for each in trial.findings)
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
-                words = (
-                    f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
-                )
+                words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
                 words += f": {1 - trial.wrong:.0%} of its results are right so, {1 - fit.wrong:.0%} otherwise"
                 least, best = trial.wrong, replace(trial, sentences=(*fit.sentences, words))
             if trial.wrong < _NONE_WRONG:

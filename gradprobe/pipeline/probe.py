@@ -90,7 +90,10 @@ def _begun(problem: Problem, command: str, client: Client) -> Begun:
 
 
 def _finished(
-    experiment: Experiment, records_to_come: Iterable[RunRecord], problem: Problem, client: Client
+    experiment: Experiment,
+    records_to_come: Iterable[RunRecord],
+    problem: Problem,
+    client: Client,
 ) -> ProbeResult:
     records: list[RunRecord] = []
     with Compilation() as compilation:

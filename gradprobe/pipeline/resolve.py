@@ -81,7 +81,9 @@ def _resolved(
 
         given = with_inputs(given, saved, str(given["inputs"]), target.family)
     takes_bias, packs = "bias" in target.takes, target.packs and saved is None
-    case = resolve({**given, "device": device}, target.family, takes_bias=takes_bias, packs=packs)
+    case = resolve(
+        {**given, "device": device}, target.family, takes_bias=takes_bias, packs=packs
+    )
     _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)

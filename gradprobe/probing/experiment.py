@@ -154,7 +154,9 @@ def _read(of: Experiment) -> list[Dots]:
     has_kernels = not all(map(attrgetter("is_torch"), of.dots))
     if COMPILED in of.backends and not has_kernels:
         return []
-    kept = [dots for dots in of.dots if not (dots.is_torch and has_kernels) or dots.way != "ieee"]
+    kept = [
+        dots for dots in of.dots if not (dots.is_torch and has_kernels) or dots.way != "ieee"
+    ]
     return sorted(kept, key=lambda dots: -DOTS.index(dots.way))
 
 
@@ -181,7 +183,9 @@ def dots_sentence(of: Experiment) -> str:
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
     judged = f"dots are judged as {way},"
     if case.dots not in (None, way):
-        return f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+        return (
+            f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+        )
     if case.dtype != "float32" or (case.device == "cpu" and way == "ieee"):
         return ""
     if case.device == "cpu":

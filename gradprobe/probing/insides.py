@@ -46,7 +46,10 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
             whole = run.inside.measured
             if not whole.comparison.matches:
                 looked[at] = replace(record, run=replace(run, inside=None))
-                layout, inside = f"{run.layout}, one-hot inputs", replace(run.inside, shown=whole)
+                layout, inside = (
+                    f"{run.layout}, one-hot inputs",
+                    replace(run.inside, shown=whole),
+                )
                 apart.append(RunRecord(LayoutRun(layout, run.assigned, whole, None, inside)))
     return [*looked, *apart]
 

@@ -198,7 +198,9 @@ def _refuse_other_formulas(
     subject = "the verdict is about the reference:"
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
     if (first := locate(x, trace, comparison)) is not None:
-        raise ReferenceFailure(f"{subject} {name} departs from {departure(case, first)}", WAY_OUT)
+        raise ReferenceFailure(
+            f"{subject} {name} departs from {departure(case, first)}", WAY_OUT
+        )
     worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
     if is_exact and worst.max_ratio > SHARE_OF_FLOAT32:
         raise ReferenceFailure(

@@ -86,7 +86,9 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
     trace, first = first.outcome.trace, first.without_tensors()
-    run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs))
+    run = LayoutRun(
+        inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs)
+    )
     if trace is None:
         return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
     experiment, executions = experiment.after([first.outcome]), [first]

@@ -124,7 +124,9 @@ def _errors(report: Report) -> Iterator[Alert]:
         if told := run.told_error:
             own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
             message = f"{run.layout}: {told[1]}"
-            yield _failed(report, structs.replace(own, kind=told[0], message=message), run.layout)
+            yield _failed(
+                report, structs.replace(own, kind=told[0], message=message), run.layout
+            )
         elif run.verdict == SKIPPED:
             words = f"Layout {run.layout} was skipped: {run.skipped}"
             yield _alert(report, REFUSED, run.layout, [words])

@@ -78,7 +78,9 @@ def _on_ranks(case: Case, element: Element) -> str:
     words = f"in the shard of rank {element.shard}"
     if rank is None or step is None or case.ranks is None:
         return words if rank in (None, element.shard) else f"{words}, from rank {rank}"
-    return f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
+    return (
+        f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
+    )
 
 
 def sources(run: Run) -> str:

@@ -86,7 +86,9 @@ def markdown(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
     if len(whole) <= most:
         return whole.decode()
     shown = whole[: max(0, most - 120)].decode(errors="ignore").rpartition("\n")[0]
-    return shown and f"{shown}\n\nThe rest is left out: a summary holds {most:,} bytes at most.\n"
+    return (
+        shown and f"{shown}\n\nThe rest is left out: a summary holds {most:,} bytes at most.\n"
+    )
 
 
 def _row(alert: Alert, base: Base) -> str:

@@ -150,7 +150,9 @@ def matrix(report: Report, marks: Signs) -> Iterator[ReportBlock]:
         FAILED: ("crash", _FAILED, "not run"),
         "": ("", "", "not tried"),
     }
-    rows: list[list[str | Text]] = [["", *(layout.replace("-", "\n-") for layout in LAYOUTS[1:])]]
+    rows: list[list[str | Text]] = [
+        ["", *(layout.replace("-", "\n-") for layout in LAYOUTS[1:])]
+    ]
     seen = set(map(_state, report.runs))
     for row, runs in _cells_of(report).items():
         seen |= set(map(_state, runs))

@@ -61,7 +61,9 @@ def _of_one(report: Report) -> str:
         "blocks": _grouped(_blocks(report)),
         "maps": maps_of(report.shown) if report.measured else [],
         "views": list(_close_ups(report)),
-        "footer": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+        "footer": ", ".join(
+            f"{name} {version}" for name, version in versions.items() if version
+        ),
     }
     return _written(report.verdict, report.name, parts)
 

@@ -55,7 +55,9 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
         excerpts = _excerpts_of(report, cause)
         yield from excerpts[:_MOST_LINES]
         if len(excerpts) > _MOST_LINES:
-            yield Words(f"and {plural(len(excerpts) - _MOST_LINES, 'line')} more, in --json FILE")
+            yield Words(
+                f"and {plural(len(excerpts) - _MOST_LINES, 'line')} more, in --json FILE"
+            )
         if cause.fix and not cause.is_certain:
             yield Words(f"fix: {cause.fix}")
         if cause.edit is not None:
@@ -160,7 +162,10 @@ class Excerpt:
         gutter = f"  {where.line} | "
         room = width - len(gutter)
         code, first = code_window(where.code, where.column or 0, where.length, room)
-        lines = [Text(self.place(width), overflow="ignore"), Text.assemble((gutter, "dim"), code)]
+        lines = [
+            Text(self.place(width), overflow="ignore"),
+            Text.assemble((gutter, "dim"), code),
+        ]
         if mark := _mark(where, first, room):
             lines.append(Text.assemble((f"{'| ':>{len(gutter)}}", "dim"), (mark, BAD)))
         return lines

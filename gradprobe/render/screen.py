@@ -137,7 +137,9 @@ def _check(report: Report, on: Terminal) -> list[Text]:
 
 
 def _worst(report: Report) -> Iterator[Words]:
-    runs = [(one.ratio, one.title, run.layout) for run in report.measured for one in run.compares]
+    runs = [
+        (one.ratio, one.title, run.layout) for run in report.measured for one in run.compares
+    ]
     if runs:
         times, title, layout = max(runs)
         words = f"{ratio(times)} of what is allowed, in {title} ({layout})"
@@ -185,7 +187,9 @@ def _close_up(report: Report, on: Terminal) -> list[Text]:
         _section(tables.close_up_rows(view), width, 3 if is_wrong else 2, "row"),
     ]
     if is_wrong:
-        sections.append(_section(tables.numbers_around(view.element, width, one_row=True), width))
+        sections.append(
+            _section(tables.numbers_around(view.element, width, one_row=True), width)
+        )
         sections.append(_section(cause_in_short(report, width), width))
     return _closed(report, on, sections, is_wrong=is_wrong)
 
@@ -241,7 +245,9 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
     yield from sentences((*all_notes(report), console.receipt(report)))
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield Words(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}")
+    yield Words(
+        f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}"
+    )
     own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
     for (file, digest), kernels in group(
         target.kernels or (own,), lambda source: (source.file, source.sha256[:12])

@@ -40,7 +40,9 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     else:
         os.environ["TRITON_INTERPRET"] = "1"
     if arch is not None and _has_gpu():
-        raise UsageFailure(f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch")
+        raise UsageFailure(
+            f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch"
+        )
     stand_in_for(arch)
     return chosen
 

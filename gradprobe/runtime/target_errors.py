@@ -47,7 +47,11 @@ def refusal_of(
     inner = error  # what a kernel raised, which Triton's interpreter wraps in its own
     while type(inner).__name__ == "InterpreterError" and inner.__cause__ is not None:
         inner = inner.__cause__
-    refuses, kind, words = _refuses(error, inner), type(error).__name__, _message_of(error, inner)
+    refuses, kind, words = (
+        _refuses(error, inner),
+        type(error).__name__,
+        _message_of(error, inner),
+    )
     if refuses and layout not in ("contiguous", AS_SAVED):
         return f"{kind}: {words}"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
@@ -71,7 +75,11 @@ def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
 
 def _refuses(error: BaseException, inner: BaseException) -> bool:
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
-    if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
+    if (
+        inner is not error
+        and isinstance(inner, AssertionError)
+        and str(inner) in _OF_DESCRIPTORS
+    ):
         return True
     words, is_triton = text_of(error), type(error).__module__.partition(".")[0] == "triton"
     is_accident = is_triton or any(each in words for each in _ACCIDENTS)

@@ -172,7 +172,9 @@ class InputsBefore:
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
         names = inputs.tensors.keys() - {*OUTPUTS, "delta", *allowed}
-        self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name in names}
+        self._tensors = {
+            name: tensor for name, tensor in inputs.tensors.items() if name in names
+        }
         # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values

@@ -352,9 +352,7 @@ def _not_sought(seen: WrongRun, shards: Shards) -> str:
     if x.softcap is not None or x.alibi is not None:
         return "the step can only be found without softcap and ALiBi"
     if x.q.shape[2] * x.k.shape[2] > most:
-        return (
-            f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
-        )
+        return f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
     return ""
 
 

@@ -73,7 +73,9 @@ class Shards:
             return parts[0]
         dtypes = sorted({str(part.dtype).removeprefix("torch.") for part in parts})
         if len(dtypes) > 1:
-            raise TargetFailure(f"ranks return one result in several dtypes: {', '.join(dtypes)}")
+            raise TargetFailure(
+                f"ranks return one result in several dtypes: {', '.join(dtypes)}"
+            )
         order = torch.cat([self.index(axes[at], rank) for rank in range(self.ranks)])
         return torch.cat(list(parts), at).index_select(at, order.argsort())
 

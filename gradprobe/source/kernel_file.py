@@ -94,7 +94,9 @@ class KernelFile:
         line, (start, end) = self.lines[number - 1], self.span(node)
         code = self._starts[number - 1] + len(line) - len(line.lstrip())
         length = min(end, code + len(line.strip())) - start
-        return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
+        return SourceLine(
+            self.file, number, line.strip(), max(start - code, 0), length, function
+        )
 
     def above(self, node: ast.AST, *kinds: type[ast.AST]) -> Iterator[Any]:
         """What a node lies in, of some types, the innermost first."""

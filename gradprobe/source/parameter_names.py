@@ -164,7 +164,9 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
     if axis or its or name.isupper() != other.isupper():
         return None
     pair = {plain(core(name)), plain(core(other))}
-    is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(map(pair.issubset, _KINDS))
+    is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(
+        map(pair.issubset, _KINDS)
+    )
     here, there = _WORD.findall(name), _WORD.findall(other)
     differs_in_a_word = len(here) == len(there) > 1 and sum(map(str.__ne__, here, there)) == 1
     if is_alike or differs_in_a_word or len(scales((name, other))) == 2:

@@ -21,7 +21,11 @@ _SAME = {
     "advance", *HINTS,
 }  # fmt: skip
 # Calls that describe a block of memory: of base, shape and strides.
-_DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
+_DESCRIBING = {
+    "make_block_ptr",
+    "make_tensor_descriptor",
+    "_experimental_make_tensor_descriptor",
+}
 # The addresses that atomics of CUDA add to.
 _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 

@@ -159,7 +159,9 @@ class Reach:
         return not names.isdisjoint(chain.from_iterable(bound))
 
     def _is_fed(self, node: ast.stmt) -> bool:
-        return not self.edited <= {*_lines(self.function.body)} or bool(read_by(node) & self._fed)
+        return not self.edited <= {*_lines(self.function.body)} or bool(
+            read_by(node) & self._fed
+        )
 
     @cached_property
     def _fed(self) -> set[str]:

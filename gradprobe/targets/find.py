@@ -120,7 +120,9 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
         return _host_function(existing_file(Path(place), subject).resolve(), name, subject)
     changes = Surroundings()
     load = (
-        partial(load_file, Path(place)) if place.endswith(".py") else partial(_load_module, place)
+        partial(load_file, Path(place))
+        if place.endswith(".py")
+        else partial(_load_module, place)
     )
     module = load(subject, changes)
     function = function_in(module, name, subject)

@@ -192,7 +192,9 @@ def warning_lines(warned: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"the target warns: {words}" for words in warned)
 
 
-def _keep(message: Warning | str, category: type[Warning], file: str, line: int, *_: Any) -> None:
+def _keep(
+    message: Warning | str, category: type[Warning], file: str, line: int, *_: Any
+) -> None:
     _WARNINGS[f"{PurePath(file).name}:{line}: {category.__name__}: {message}"] = None
 
 

@@ -175,7 +175,9 @@ def _toml(value):
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+        )
     return str(value)  # of a float too: inf, -inf and nan are TOML's own
 
 
@@ -188,7 +190,9 @@ def _read(folder, content):
 @given(table=TABLES)
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
     lines = [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
-    _read(tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode())
+    _read(
+        tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,8 @@ def test_two_that_are_right_differ_nowhere_by_more_than_one_may_err_and_a_report
     ran, told = against("otherwise", "kernels_of_mine.py:old", "--json", "old.json")
     assert ran.code == 0
     assert (
-        "is right; every difference is within what one of them may err; the largest is 0." in told
+        "is right; every difference is within what one of them may err; the largest is 0."
+        in told
     )
     assert "the same bits: P, dK, dV" in told
     ran, told = against("larger", "old.json")

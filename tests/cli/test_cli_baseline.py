@@ -101,7 +101,10 @@ def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
         "FIRST MISMATCH dK batch=0 head=0 row="
     ]
     found = json.loads(Path("found.json").read_text())
-    assert (found["verdict"], found["entries"][0]["schema"]) == ("mismatch", "gradprobe.report/2")
+    assert (found["verdict"], found["entries"][0]["schema"]) == (
+        "mismatch",
+        "gradprobe.report/2",
+    )
     FILE.unlink()
     ran = keep(f"kernel.py:right {TINY}")
     assert (ran.code, ran.out.startswith("MISMATCH")) == (1, True)

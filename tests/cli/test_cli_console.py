@@ -123,7 +123,9 @@ def test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded():
     assert sum(bool(LINE.match(line)) for line in plain.splitlines()) == 1
 
 
-def test_a_terminal_that_is_not_utf_8_gets_ascii_only_and_what_it_cannot_write_is_escaped(folder):
+def test_a_terminal_that_is_not_utf_8_gets_ascii_only_and_what_it_cannot_write_is_escaped(
+    folder,
+):
     (folder / "größe.py").write_text((folder / "soft.py").read_text())
     words = f"check größe.py:wrong_delta {SMALL}"
     ran = run_process(words, PYTHONIOENCODING="ascii", LC_ALL="C.UTF-8")
@@ -141,7 +143,9 @@ def test_a_reader_that_leaves_early_does_not_change_the_exit_code():
     assert (process.returncode, err) == (1, "")
 
 
-def test_ctrl_c_shows_the_layout_that_was_measured_and_keeps_it_in_the_file_as_incomplete(folder):
+def test_ctrl_c_shows_the_layout_that_was_measured_and_keeps_it_in_the_file_as_incomplete(
+    folder,
+):
     (folder / "slow.py").write_text(
         "import pathlib, time\nfrom soft import backward\ndef f(q, k, v, do, scale):\n"
         "    if not q.is_contiguous():\n        pathlib.Path('begun').touch()\n        time.sleep(600)\n"

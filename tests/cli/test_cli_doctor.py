@@ -33,7 +33,9 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
 
 def test_stale_bytecode_is_named_though_every_rung_is_green(folder):
     text = (folder / "soft.py").read_text()
-    py_compile.compile("soft.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    py_compile.compile(
+        "soft.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
     (folder / "soft.py").write_text(text + "EDITED = True\n")
     ran = run_process(f"doctor {SMALL} --json -")
     told = json.loads(ran.out)

@@ -240,7 +240,9 @@ def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches(folder):
 
 
 def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_strides(folder):
-    text = "from soft import backward\ndef f(q, k, v, do, scale):\n    assert q.stride(-1) == 1\n"
+    text = (
+        "from soft import backward\ndef f(q, k, v, do, scale):\n    assert q.stride(-1) == 1\n"
+    )
     text += "    q = q.as_strided(q.shape, k.stride(), q.storage_offset())\n"
     (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run(f"check picky.py:f {SMALL}")

@@ -36,7 +36,9 @@ def test_fix_shows_the_edit_and_with_apply_writes_it_and_checks_again(mine):
     mine.symlink_to("real.py")
     linked = run("fix --apply --yes")
     assert (linked.code, real.read_text()) == (2, EXAMPLE)
-    assert "mine.py is a symbolic link to real.py, and no link is followed to write" in linked.err
+    assert (
+        "mine.py is a symbolic link to real.py, and no link is followed to write" in linked.err
+    )
     real.replace(mine)
     written = run("fix --apply --yes")
     assert (written.code, mine.read_text()) == (0, RIGHT)

@@ -119,7 +119,11 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     first, last, *after = document["runs"]
     verdict = "crashed" if kind == "Crash" else "error"
     assert (first["layout"], first["verdict"]) == ("contiguous", "match")
-    assert (last["layout"], last["verdict"], last["error"]["kind"]) == ("distinct", verdict, kind)
+    assert (last["layout"], last["verdict"], last["error"]["kind"]) == (
+        "distinct",
+        verdict,
+        kind,
+    )
     # What took too long may do so again.
     kept = [] if name == "hang" else [("do=expanded", "match")]
     assert [(run["layout"], run["verdict"]) for run in after] == kept

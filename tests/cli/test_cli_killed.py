@@ -136,7 +136,9 @@ def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
     }
 
 
-def test_the_files_are_replaced_by_valid_ones_before_anything_is_imported_that_takes_long(folder):
+def test_the_files_are_replaced_by_valid_ones_before_anything_is_imported_that_takes_long(
+    folder,
+):
     script = f"""
 import sys
 sys.argv = ["gradprobe", *{COMMANDS["check"].split()!r}]

@@ -49,7 +49,9 @@ def in_every_form(words, name, runner=run):
 
 def written(folder, name, ran):
     """All that a command wrote but for times: by file, by stream."""
-    files = {file.name.removeprefix(name): file.read_bytes() for file in folder.glob(f"{name}-*")}
+    files = {
+        file.name.removeprefix(name): file.read_bytes() for file in folder.glob(f"{name}-*")
+    }
     assert len(files) == len(FILES) + 1
     # What the target's process says is no form.
     own = [line for line in ran.err.splitlines() if line.startswith(("::", "gradprobe: "))]

@@ -48,7 +48,9 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tenso
         "FIRST MISMATCH dQ batch=0 head=1 row=0 col=0", "CAUSE  dO is read with q's head stride",
         "  wrong with do in blhd, distinct",
     )  # fmt: skip
-    places = [[at for at, line in enumerate(lines) if line.startswith(one)] for one in beginnings]
+    places = [
+        [at for at, line in enumerate(lines) if line.startswith(one)] for one in beginnings
+    ]
     (first,), (cause,), (reason,) = places
     table = next(at for at, line in enumerate(lines) if "the others contiguous" in line)
     assert first < cause < reason < table

@@ -116,7 +116,9 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
     for name in ("own.py", "other.py", "own.cu", "tile.cuh"):
         (tmp_path / name).write_text("")
     target = {"name": "own.py:f", "file": str(tmp_path / "own.py"), "sha256": ""}
-    target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
+    target["kernels"] = [
+        {"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}
+    ]
     report = report_from(document(wrong_in(), target=target))
     report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
     files = imported(planned(), CheckOutcome(planned().request, report))

@@ -329,7 +329,18 @@ def edges() -> torch.Tensor:
     halves = [values.view(torch.int32) + half for half in (0x1000, 0x8000)]
     ties, tiny = torch.cat(halves).view(torch.float32), torch.arange(0, 4097).float() * 2.0**-26
     special = torch.tensor(
-        [65504, 65519.99, 65520, 65536, 3.4e38, 1e-45, 1e-40, 2.0**-25, 1.5 * 2.0**-24, torch.inf]
+        [
+            65504,
+            65519.99,
+            65520,
+            65536,
+            3.4e38,
+            1e-45,
+            1e-40,
+            2.0**-25,
+            1.5 * 2.0**-24,
+            torch.inf,
+        ]
     )
     bits = torch.cat([values, ties, tiny, special]).view(torch.int32)
     steps = torch.cat([bits + step for step in (-1, 0, 1)]).view(torch.float32)
@@ -399,7 +410,9 @@ def test_null_and_empty(module):
 
 
 def test_defines_and_a_changed_header(tmp_path):
-    source = "#include <common.h>\n__global__ void k(float* out) { out[0] = common() * SCALE; }\n"
+    source = (
+        "#include <common.h>\n__global__ void k(float* out) { out[0] = common() * SCALE; }\n"
+    )
     (tmp_path / "headers").mkdir()
     common = tmp_path / "headers" / "common.h"
     (tmp_path / "my.cu").write_text(source)

@@ -86,7 +86,9 @@ def test_kernels_and_their_parameters(module):
         "bounds_first": "float* out int n", "bounds_last": "float* in float* out", "nothing": "",
         "declared": "int n float* out", "arrays": "float* out int* sizes", "behind_a_template": "int n", "last": "",
     }  # fmt: skip
-    templates = {name: one.parameters for name, one in source.declared.items() if one.is_template}
+    templates = {
+        name: one.parameters for name, one in source.declared.items() if one.is_template
+    }
     assert {name: [p.type for p in given] for name, given in templates.items()} == {
         "valued": ["T*", "T", templates["valued"][2].type], "typed": ["T*", "T*", "size_t"], "restricted": ["float*"],
     }  # fmt: skip
@@ -161,7 +163,9 @@ struct Own { int a, b, c; };
 def every_type(tmp_path_factory):
     folder = tmp_path_factory.mktemp("types")
     (folder / "aliases.cuh").write_text("using real = float;\n")
-    kernels = [f"__global__ void k{i}({kind} x, {kind} y) {{}}\n" for i, kind in enumerate(KINDS)]
+    kernels = [
+        f"__global__ void k{i}({kind} x, {kind} y) {{}}\n" for i, kind in enumerate(KINDS)
+    ]
     return loaded(folder, ALIASES + "".join(kernels), FROM_AN_OPTION="double")
 
 

@@ -111,7 +111,8 @@ def fails(*_, **__):
 
 
 @pytest.mark.parametrize(
-    "at", ["diagnosis.dataflow.suspects", "frontends.triton.interpreter.dataflow.graph.Flow.note"]
+    "at",
+    ["diagnosis.dataflow.suspects", "frontends.triton.interpreter.dataflow.graph.Flow.note"],
 )
 def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(tmp_path, monkeypatch, at):
     monkeypatch.setattr(f"gradprobe.{at}", fails)

@@ -63,11 +63,15 @@ def strides(tensor):
     return ", ".join(f"{tensor}.stride({axis})" for axis in range(4))
 
 
-def test_the_edit_that_a_cause_prints_is_made_in_all_its_places_at_once_and_tried_first(tmp_path):
+def test_the_edit_that_a_cause_prints_is_made_in_all_its_places_at_once_and_tried_first(
+    tmp_path,
+):
     """One edit is allowed. The cause prints four: each stride of o that is passed for one of dO."""
     right = RIGHT.replace("*do.stride()", strides("do"))
     report = report_on(tmp_path, right.replace(strides("do"), strides("o")), Allowance(1))
-    assert patched(right.replace(strides("do"), strides("o")), passing_edit(report).diff) == right
+    assert (
+        patched(right.replace(strides("do"), strides("o")), passing_edit(report).diff) == right
+    )
 
 
 def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
@@ -93,7 +97,9 @@ def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("bound", "matches"), [("20", False), ("n_ctx", True), ("n_ctx + 1", False)]
 )
-def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path, bound, matches):
+def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(
+    tmp_path, bound, matches
+):
     """20 rows of 20 are right, and the draw with 25 rows tells that from the length itself; one more is outside."""
     text = RIGHT.replace("mask=offs_m < n_ctx)", "mask=offs_m < 19)")
     begun = experiment_on(tmp_path, text)
@@ -134,7 +140,10 @@ def candidate(*edits):
 
 def test_the_edit_that_adds_the_least_and_whose_text_the_file_has_is_told_and_none_that_does_more():
     longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
-    more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
+    more, other = (
+        candidate(("x = a", "x = b"), ("y = b", "y = c")),
+        candidate(("y = b", "y = c")),
+    )
     told = told_of(*map(passing, (longer, more, same, other, other)))
     assert told.diff == same.diff
     assert told.others == ("line 4: y = c", "line 3: x = a * c")

@@ -82,7 +82,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("title", WRONG)
-def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(tmp_path, title, monkeypatch):
+def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(
+    tmp_path, title, monkeypatch
+):
     edits, layout, name, kernel, head, inherits = WRONG[title]
     if kernel == DKDV:
         # As of a GPU's tensors: to a kernel on the CPU a copy has other addresses than torch.

@@ -11,7 +11,11 @@ from markdown_it import MarkdownIt
 from gradprobe.cli import app
 from tests.docs.examples import PAGES, Command, blocks, differences, outputs, rewritten
 
-_MARKS = {"nightly": [pytest.mark.nightly], "gpu": [pytest.mark.gpu, pytest.mark.nightly], "": []}
+_MARKS = {
+    "nightly": [pytest.mark.nightly],
+    "gpu": [pytest.mark.gpu, pytest.mark.nightly],
+    "": [],
+}
 _BLOCKS = [
     pytest.param(block, id=block.name, marks=_MARKS[block.mark])
     for page in PAGES

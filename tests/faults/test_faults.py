@@ -6,7 +6,14 @@ import pytest
 
 from gradprobe.faults import fault_rows
 from tests.planted.lazy_alone import MORE
-from tests.planted.plain_faults import HOST, KEYS, NOISES, PLAIN_FAULTS, behind_the_forward, plain
+from tests.planted.plain_faults import (
+    HOST,
+    KEYS,
+    NOISES,
+    PLAIN_FAULTS,
+    behind_the_forward,
+    plain,
+)
 from tests.planted.planting import Edit, Planted
 from tests.planted.scoring import KINDS
 from tests.sampling import sampled
@@ -29,7 +36,9 @@ def named(report):
 
 
 @sampled("fault", (*PLAIN_FAULTS, *MORE), push=6, ids=title)
-def test_a_fault_is_named_first_and_says_what_is_off_and_the_edit_that_undoes_it(fault, tmp_path):
+def test_a_fault_is_named_first_and_says_what_is_off_and_the_edit_that_undoes_it(
+    fault, tmp_path
+):
     report = told(fault, tmp_path)
     assert named(report) == fault.cause
     cause = report.diagnoses[0]

@@ -9,7 +9,12 @@ from tests.gpu.commands import shown
 from tests.planted.lazy_faults import HISTORICAL
 from tests.probe import probe
 
-ARITHMETIC = [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
+ARITHMETIC = [
+    ("float32", "ieee"),
+    ("float32", "tf32"),
+    ("float16", "ieee"),
+    ("bfloat16", "ieee"),
+]
 pytestmark = pytest.mark.gpu
 in_every_arithmetic = pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
 # (batch, heads, length): a partial tile each, and one that fills its tiles.

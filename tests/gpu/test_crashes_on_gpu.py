@@ -89,7 +89,11 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone(tmp_path):
     for run in crashed.values():
         assert ILLEGAL in run.error
         (stray,) = run.memory
-        assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
+        assert (stray.kind, stray.tensor, stray.kernel) == (
+            "outside",
+            "do",
+            "narrow_copy_kernel",
+        )
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
     right = [run for run in report.runs if run.verdict in ("match", "skipped")]
     assert len(right) == len(report.runs) - len({*crashed, *wrong})

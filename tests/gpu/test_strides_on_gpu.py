@@ -50,7 +50,9 @@ def test_offsets_beyond_2_to_the_31_into_real_memory_are_right_tensor_by_tensor(
 
 def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     path = tmp_path / "narrow.py"
-    path.write_text(edited((KERNELS / "lazy.py").read_text(), (Edit("load_tile", ROWS, NARROW),)))
+    path.write_text(
+        edited((KERNELS / "lazy.py").read_text(), (Edit("load_tile", ROWS, NARROW),))
+    )
     options = OPTIONS | {"dtype": "float16"}
     request = CheckRequest(f"{path}:lazy_intermediates", None, None, options)
     report = surveyed(request, fast=False)

@@ -90,7 +90,9 @@ def test_a_span_without_room_is_told_in_gibibytes_with_what_to_look_at(monkeypat
         mapped(2**32, torch.float32)
 
 
-def test_a_tensor_on_a_gpu_has_room_in_half_of_what_is_free_there_or_in_what_is_told(monkeypatch):
+def test_a_tensor_on_a_gpu_has_room_in_half_of_what_is_free_there_or_in_what_is_told(
+    monkeypatch,
+):
     free = {
         "mem_get_info": (6 << 30, 80 << 30),
         "memory_reserved": 2 << 30,
@@ -99,7 +101,9 @@ def test_a_tensor_on_a_gpu_has_room_in_half_of_what_is_free_there_or_in_what_is_
     for name, value in free.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     gpu = torch.device("cuda")
-    with pytest.raises(NoRoom, match=r"takes 3\.5 GiB .* on cuda: 3\.0 GiB are left of 4\.0 GiB"):
+    with pytest.raises(
+        NoRoom, match=r"takes 3\.5 GiB .* on cuda: 3\.0 GiB are left of 4\.0 GiB"
+    ):
         guarded(7 << 28, torch.float16, gpu, "nan", 1 << 40)
     monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "2G")
     with pytest.raises(NoRoom, match=r"1\.0 GiB are left of 2\.0 GiB \(--max-memory\)"):

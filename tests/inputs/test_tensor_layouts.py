@@ -219,7 +219,8 @@ def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_huge_sca
     assert scaled.untyped_storage().nbytes() < 2**28
     strides = [*enumerate(zip(shape, huge.stride(), strict=True))]
     places = sum(
-        torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) * stride
+        torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))])
+        * stride
         for axis, (size, stride) in strides
     )
     assert places.unique().numel() == value.numel()

@@ -111,7 +111,9 @@ def test_another_layout_of_all_tensors_gives_the_same_bits(kernel, layout):
 def test_an_axis_of_size_1_of_bias_and_mask_gives_the_bits_of_the_repeated_values(dim):
     kernel = made("flash")
     wide = {name: kernel.values[name] for name in ("bias", "mask")}
-    small = {name: of[0, 0] if dim is None else of.narrow(dim, 0, 1) for name, of in wide.items()}
+    small = {
+        name: of[0, 0] if dim is None else of.narrow(dim, 0, 1) for name, of in wide.items()
+    }
     repeated = {name: value.expand(SHAPES[name]).contiguous() for name, value in small.items()}
     actual, expected = (kernel.run(kernel.values | each) for each in (small, repeated))
     assert actual["dBias"].shape == small["bias"].shape
@@ -160,7 +162,9 @@ def test_nothing_that_is_returned_depends_on_what_the_allocator_left(kernel, mon
         monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
     results = kernel.run(kernel.values, **options)
     monkeypatch.undo()
-    assert {expected[name].shape for name in ("O", "dQ", "dK", "dV", "LSE", "delta")} <= {*filled}
+    assert {expected[name].shape for name in ("O", "dQ", "dK", "dV", "LSE", "delta")} <= {
+        *filled
+    }
     assert_same_bits(results, expected)
 
 
@@ -175,7 +179,9 @@ def test_a_nan_in_the_padding_is_never_read():
 
 def test_o_and_lse_are_computed_where_they_are_not_given_and_seqlens_may_be_of_64_bits():
     for kernel in (made("flash"), made("lazy")):
-        given = {name: value for name, value in kernel.values.items() if name not in ("o", "lse")}
+        given = {
+            name: value for name, value in kernel.values.items() if name not in ("o", "lse")
+        }
         given["seqlens"] = given["seqlens"].long()
         results = kernel.backward(**given, **kernel.options, export=True)
         assert_same_bits(results, {name: kernel.expected[name] for name in results})
@@ -242,6 +248,8 @@ def test_what_does_not_fit_together_is_refused_by_name(name):
         with pytest.raises(ValueError, match=words):
             kernel.backward(**given)
         if not wrong.keys() & {"do", "lse", *OUTPUTS}:
-            own = {name: value for name, value in given.items() if name not in ("do", "o", "lse")}
+            own = {
+                name: value for name, value in given.items() if name not in ("do", "o", "lse")
+            }
             with pytest.raises(ValueError, match=words):
                 kernel.forward(**own)

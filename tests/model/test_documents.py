@@ -64,7 +64,9 @@ def parts_of(kind):
     if is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
         return [(one.name, drawn(hints[one.name])) for one in fields(kind)]
-    given = [one for one in msgspec.structs.fields(kind) if one.name not in ("schema", "against")]
+    given = [
+        one for one in msgspec.structs.fields(kind) if one.name not in ("schema", "against")
+    ]
     return [(one.name, drawn(one.type)) for one in given]
 
 

@@ -30,7 +30,9 @@ PATTERNS = ("normal", "small", "large", "wide", "negative", "positive", "offset"
 
 
 def dtype_of(name):
-    return next((dtype for dtype in ("bfloat16", "float16") if name.startswith(dtype)), "float32")
+    return next(
+        (dtype for dtype in ("bfloat16", "float16") if name.startswith(dtype)), "float32"
+    )
 
 
 def assert_right(comparison):
@@ -64,7 +66,9 @@ def alike(values):
 def positive(values):
     """torch.rand for q, k and v and a summed loss: one rounding of O is every row's, and q has a mean."""
     random = torch.Generator().manual_seed(2)
-    rand = {name: torch.rand(t.shape, generator=random).to(t.dtype) for name, t in values.items()}
+    rand = {
+        name: torch.rand(t.shape, generator=random).to(t.dtype) for name, t in values.items()
+    }
     return rand | {"do": torch.ones_like(values["do"])}
 
 

@@ -53,7 +53,12 @@ MUTANTS = {
 
 # Every mutant, two or three names each, in every arithmetic and family.
 SOME = [
-    (list(ARITHMETICS)[number % 4], ("softmax", "lazy")[(number + number // 4) % 2], mutant, name)
+    (
+        list(ARITHMETICS)[number % 4],
+        ("softmax", "lazy")[(number + number // 4) % 2],
+        mutant,
+        name,
+    )
     for number, mutant in enumerate(MUTANTS)
     for name in NAMES[number % 3 :: 3]
 ]

@@ -299,7 +299,9 @@ def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_pa
     report = probed(change, runs=((),), **options)
     assert report.runs[0].measured.matches
     shared = memory(report, SHARED)["contiguous"]
-    told = [(one.tensor, one.sentence.partition("of ")[2].partition(" are")[0]) for one in shared]
+    told = [
+        (one.tensor, one.sentence.partition("of ")[2].partition(" are")[0]) for one in shared
+    ]
     assert told == found
     assert (report.verdict == "match") == (not found)
 

@@ -22,7 +22,9 @@ SIZES = {
 
 
 def statuses_of(inside):
-    return {name: finding.status for name, finding in inside.measured.comparison.findings.items()}
+    return {
+        name: finding.status for name, finding in inside.measured.comparison.findings.items()
+    }
 
 
 def wrong_by_itself(inside):
@@ -329,5 +331,7 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
     examiner = Examiner(
         case, values, (), answer, measure, own, lambda: values, of_one_kernel=of_one_kernel
     )
-    told = [sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence]
+    told = [
+        sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence
+    ]
     assert bool(told) != of_one_kernel

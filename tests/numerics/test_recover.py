@@ -31,7 +31,9 @@ def test_looking_into_a_right_softmax_kernel_accuses_nothing(draws, dropping):
     """Every option; dropout, which hides P, in every third case at most."""
     name, how, options = drawn(draws)
     dropout = options["dropout"] if dropping else 0.0
-    case = case_of("softmax", **options | {"scale": options["scale"] or None, "dropout": dropout})
+    case = case_of(
+        "softmax", **options | {"scale": options["scale"] or None, "dropout": dropout}
+    )
     assume(not obstacle(case, draw(case)))
     found = accused_of_nothing(case, how, f"{name}, {how}, {options}")
     assert found == {"dS", *GRADIENTS} | (set() if dropout else {"P", "dP", "delta"})
@@ -81,7 +83,9 @@ def test_recovered_values_are_the_references_to_a_float32_of_20_roundings(option
     """No comparison of gradprobe takes part; scores are below 8 and sums have at most 300 terms, near 20 roundings."""
     case = case_of("softmax", **options)
     recovered = recovered_of(case)
-    expected = manual_attention_backward(**recovered.values, causal=case.causal, scale=case.scale)
+    expected = manual_attention_backward(
+        **recovered.values, causal=case.causal, scale=case.scale
+    )
     spread = expected["dP"].abs() + expected["delta"].abs()[..., None]
     for name, size in (("P", expected["P"]), ("dS", expected["P"] * spread)):
         error = (recovered.trace.values[name].double() - expected[name]).abs()

@@ -41,7 +41,9 @@ def several() -> Reports:
     for number, (heads, dtype) in enumerate(product((1, 2), ("float32", "float16")), 1):
         report = wrong if heads == 2 else structs.replace(fine, target=wrong.target)
         case = replace(wrong.case, heads=heads, dtype=dtype)
-        made.append(structs.replace(report, title=f"H={heads} {dtype}", number=number, case=case))
+        made.append(
+            structs.replace(report, title=f"H={heads} {dtype}", number=number, case=case)
+        )
     titles = tuple(report.title for report in made[2:])
     group = FailureGroup(
         verdict="mismatch", cause="stride/do-head at delta.py:19", summary="dO is read with O's head stride",

@@ -9,7 +9,14 @@ from msgspec import structs
 
 from gradprobe.model.documents import Reports, load
 from gradprobe.model.layout_run import INCOMPLETE
-from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Listing, Report, TriedEdit
+from gradprobe.model.report import (
+    CauseLine,
+    CheckedTarget,
+    Diagnosis,
+    Listing,
+    Report,
+    TriedEdit,
+)
 from gradprobe.render.page import TILES, maps_of, text
 from tests.page.made import page_of, right, saved, several
 from tests.page.test_in_a_browser import NAMES

@@ -179,5 +179,7 @@ def test_two_gradients_in_one_buffer_are_not_taken_for_one_another(tmp_path):
     ("severities", "matches"), [((WARNING,), True), ((WARNING, ERROR), False)]
 )
 def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severities, matches):
-    memory = tuple(MemoryFinding(OUTSIDE, "q", "outside q", severity=each) for each in severities)
+    memory = tuple(
+        MemoryFinding(OUTSIDE, "q", "outside q", severity=each) for each in severities
+    )
     assert LayoutRun("contiguous", (), None, None, memory=memory).matches is matches

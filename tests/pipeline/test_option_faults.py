@@ -30,7 +30,9 @@ def first_wrong(comparison):
 
 
 def mismatched(comparison):
-    return {name for name, finding in comparison.findings.items() if finding.status == "mismatch"}
+    return {
+        name for name, finding in comparison.findings.items() if finding.status == "mismatch"
+    }
 
 
 def first_alone(tensor):

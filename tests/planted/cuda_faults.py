@@ -14,7 +14,9 @@ LAID = SMALL | {"heads": 2, "layouts": (("all", "distinct"),)}
 def cuda(
     name: str, family: str, kernel: str, edits: tuple[tuple[str, str], ...], **fields: Any
 ) -> Planted:
-    return Planted(name, f"{family}-cuda", tuple(Edit(kernel, *edit) for edit in edits), **fields)
+    return Planted(
+        name, f"{family}-cuda", tuple(Edit(kernel, *edit) for edit in edits), **fields
+    )
 
 
 _OWN_SUM = """                    for (int i = 0; i < BLOCK_M; ++i) {

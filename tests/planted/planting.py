@@ -270,7 +270,11 @@ def assert_as_recorded(fault: Planted, report: ProbeResult) -> None:
     for status, names_of in (("mismatch", fault.own), ("inherited", fault.inherited)):
         assert {name for name, one in findings.items() if one.status == status} == names_of
     assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
-    assert (first.intermediate, first.batch, first.head) == (fault.first, fault.batch, fault.head)
+    assert (first.intermediate, first.batch, first.head) == (
+        fault.first,
+        fault.batch,
+        fault.head,
+    )
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins in the row of the record.
     (start, _), *_ = ranges_of(
         findings[first.intermediate].wrong_rows[first.batch or 0, first.head]

@@ -128,7 +128,9 @@ class Judged:
     @property
     def _first(self) -> str:
         """The fault of the diagnosis that comes first, where it is named."""
-        return next((one.fault if one.is_named else "" for one in self.outcome.diagnoses[:1]), "")
+        return next(
+            (one.fault if one.is_named else "" for one in self.outcome.diagnoses[:1]), ""
+        )
 
     @property
     def line(self) -> bool:
@@ -197,5 +199,7 @@ def _is_of(at: str | None, kernel: str) -> bool:
 def _behind(name: str, family: str) -> list[str]:
     row = lookup(name)
     step = row.step(family) if row is not None else None
-    parents = [one for one in step.parents if lookup(one) is not None] if step is not None else []
+    parents = (
+        [one for one in step.parents if lookup(one) is not None] if step is not None else []
+    )
     return [*parents, *(other for one in parents for other in _behind(one, family))]

@@ -34,7 +34,9 @@ def test_each_piece_of_work_is_answered_and_none_of_them_ends_another(monkeypatc
         large=lambda: "x" * 1_000_000,
     )
     expected = {"right": [1, 2], "large": "x" * 1_000_000}
-    assert found == dict.fromkeys(("raises", "leaves", "crashes", "hangs", "computes")) | expected
+    assert (
+        found == dict.fromkeys(("raises", "leaves", "crashes", "hangs", "computes")) | expected
+    )
 
 
 def test_answers_come_in_the_order_of_the_work_whichever_is_done_first():

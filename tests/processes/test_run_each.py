@@ -61,7 +61,11 @@ def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_pla
     monkeypatch,
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    items = [("seeing", 0.1, "lives"), ("seeing", 0.1, "killed"), *[("seeing", 1.5, "lives")] * 3]
+    items = [
+        ("seeing", 0.1, "lives"),
+        ("seeing", 0.1, "killed"),
+        *[("seeing", 1.5, "lives")] * 3,
+    ]
     seen = [end.result for end in ended(*items, workers=2)]
     assert {one for one in seen if one} == {("3", "2"), ("5", "2")}
     assert seen.count(None) == 1

@@ -150,14 +150,18 @@ def forward(
         t = [row + by_row[r][keys[r]] for r, row in enumerate(t)]
     elif bias is not None:
         by_head = torch.nn.functional.pad(bias, (0, n)).unbind()
-        t = [row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)]
+        t = [
+            row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)
+        ]
     if alibi is not None:
         far = [
             torch.tensor([abs(back) for back in row.values()], dtype=s.dtype) for row in behind
         ]
         t = [row - alibi[h] * away for row, away, (_, h, _) in zip(t, far, places, strict=True)]
     if sinks is not None:
-        t = [torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)]
+        t = [
+            torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)
+        ]
     lse = torch.stack([row.detach().exp().sum().log() for row in t])
     shares = [row.softmax(0)[: len(js)] for row, js in zip(t, keys, strict=True)]
     p = torch.stack(
@@ -166,7 +170,9 @@ def forward(
 
     weights = [row[js] for row, js in zip(p.unbind(), keys, strict=True)]
     if tau is not None:
-        weights = [row + tau[h] / (i + 1) for row, (_, h, i) in zip(weights, places, strict=True)]
+        weights = [
+            row + tau[h] / (i + 1) for row, (_, h, i) in zip(weights, places, strict=True)
+        ]
     z = torch.cat(weights).detach()
     weights = weights if tau is None else [row.relu() for row in weights]
     if keep is not None:

@@ -19,7 +19,11 @@ def problems() -> dict[str, Inputs]:
         "softmax bias 4 13 1": grouped
         | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
         "softmax packed": {name: t[:1] for name, t in grouped.items()}
-        | {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "causal": True, "alibi": draw(4, seed=9)},
+        | {
+            "cu_seqlens_q": torch.tensor([0, 5, 5, 13]),
+            "causal": True,
+            "alibi": draw(4, seed=9),
+        },
         "lazy W 5": lazy_inputs(13, window=5),
         "lazy W 20": lazy_inputs(13, window=20) | {"seqlens": LENGTHS},
     }

@@ -72,7 +72,9 @@ ENDS = {
 def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
     """Inputs of one batch, and their cu_seqlens."""
     ends_q, ends_k = ENDS[ends]
-    inputs = {name: t[:1] for name, t in softmax_inputs(ends_q[-1], ends_k[-1], **shapes).items()}
+    inputs = {
+        name: t[:1] for name, t in softmax_inputs(ends_q[-1], ends_k[-1], **shapes).items()
+    }
     cu_seqlens = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
     return inputs, {
         name: torch.tensor(one, dtype=torch.int32) for name, one in cu_seqlens.items()

@@ -41,7 +41,9 @@ def told(before, after):
 
 
 def since(before, after):
-    return [*sentences_of(changes_since(before.reports[0] if before else None, after.reports[0]))]
+    return [
+        *sentences_of(changes_since(before.reports[0] if before else None, after.reports[0]))
+    ]
 
 
 def test_heads_that_became_right_are_better_and_one_that_became_wrong_is_worse():
@@ -67,7 +69,8 @@ def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_wors
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "became"), [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)]
+    ("before", "after", "became"),
+    [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)],
 )
 def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(
     before, after, became

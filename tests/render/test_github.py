@@ -62,7 +62,9 @@ def test_a_faulty_check_is_errors_and_then_notices_at_their_lines():
         (
             "notice",
             mine
-            | {"title": "GP002 An intermediate is wrong, but right given its wrong inputs: dTau"},
+            | {
+                "title": "GP002 An intermediate is wrong, but right given its wrong inputs: dTau"
+            },
         ),
     ]
     assert FIRST_LINE in found[0][2].splitlines()

@@ -48,7 +48,10 @@ def test_a_faulty_check_is_a_case_a_head_and_layout_and_an_identity_that_say_whe
         ("lazy.distinct", "I4", "failure", "identity"),
         ("lazy.do=expanded", "layout", "skipped", "refused"),
     ]
-    first, second = case_of(cases, "dP batch 0 head 1")[0], case_of(cases, "dV batch 0 head 1")[0]
+    first, second = (
+        case_of(cases, "dP batch 0 head 1")[0],
+        case_of(cases, "dV batch 0 head 1")[0],
+    )
     assert first.get("message") == FIRST_LINE
     lines = first.text.splitlines()
     assert lines[:2] == [
@@ -83,12 +86,12 @@ CAUSE = {
 def test_the_first_mismatch_has_the_cause_as_in_the_terminal_with_the_edit():
     cases = cases_of(faulty() | {"diagnoses": [CAUSE]})
     names = ("dP", "dV", "dS")
-    first, other, inherited = (case_of(cases, f"{name} batch 0 head 1")[0].text for name in names)
+    first, other, inherited = (
+        case_of(cases, f"{name} batch 0 head 1")[0].text for name in names
+    )
     assert "CAUSE  dO is misread (load/do)" in first
     assert "  + h * stride_doh" in first[first.index("FIX, tried: with it all matches") :]
-    words = (
-        "Cause: dO is misread (seen, 4 of 4 tiles). Fix, tried: with it all matches: the cause is"
-    )
+    words = "Cause: dO is misread (seen, 4 of 4 tiles). Fix, tried: with it all matches: the cause is"
     assert words in other
     assert "at: kernels/lazy.py:204 x" in other
     assert "It comes from load/do (dO is misread)." in inherited

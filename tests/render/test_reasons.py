@@ -110,9 +110,7 @@ def test_the_closest_edit_is_called_no_fix_and_of_none_the_count_is_told():
         TRIED, matches=False, words="dQ matches with it; dK still wrong in 2 heads", others=()
     )
     lines = shown(structs.replace(CAUSE, edit=closest))
-    told = (
-        "CLOSEST EDIT, tried: dQ matches with it; dK still wrong in 2 heads (12 edits tried, 6 s)"
-    )
+    told = "CLOSEST EDIT, tried: dQ matches with it; dK still wrong in 2 heads (12 edits tried, 6 s)"
     assert told in lines
     assert not any("certain" in line for line in lines)
     words = "none of 12 edits brings a result right"

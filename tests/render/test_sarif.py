@@ -58,7 +58,9 @@ def told(found):
     """Rule, level and the first word of each result."""
     results = found["results"]
     words = (one["message"]["text"].partition(": ")[2].split()[0] for one in results)
-    return [(one["ruleId"], one["level"], word) for one, word in zip(results, words, strict=True)]
+    return [
+        (one["ruleId"], one["level"], word) for one, word in zip(results, words, strict=True)
+    ]
 
 
 def test_a_faulty_check_is_one_result_a_finding_with_its_place_its_line_and_its_numbers():
@@ -107,7 +109,9 @@ def test_the_invocation_says_the_exit_code_and_whether_it_could_be_done(code, ex
 
 
 def test_a_failure_is_a_result_where_it_has_a_file_and_else_a_notification():
-    found = run_of(failed("TargetFailure", "it raised", target={"name": "sub/mine.py:f"}), code=3)
+    found = run_of(
+        failed("TargetFailure", "it raised", target={"name": "sub/mine.py:f"}), code=3
+    )
     (result,) = found["results"]
     place = result["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": "sub/mine.py", "uriBaseId": "%SRCROOT%"}}

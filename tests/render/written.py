@@ -116,7 +116,9 @@ def faulty(**changes: Any) -> dict[str, Any]:
 
 
 def failed(
-    kind: str = "UsageFailure", message: str = "--heads must be at least 1, got 0", **changes: Any
+    kind: str = "UsageFailure",
+    message: str = "--heads must be at least 1, got 0",
+    **changes: Any,
 ) -> dict[str, Any]:
     return {
         "schema": "gradprobe.report/1", "verdict": "error", "runs": [], "first_mismatch": None, "diagnoses": [],

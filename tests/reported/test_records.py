@@ -28,7 +28,10 @@ def parts(words):
 
 @pytest.mark.parametrize(
     "record",
-    [pytest.param(one, marks=[pytest.mark.nightly] * one.night, id=one.words) for one in RECORDS],
+    [
+        pytest.param(one, marks=[pytest.mark.nightly] * one.night, id=one.words)
+        for one in RECORDS
+    ],
 )
 def test_a_record_holds(check, record):
     ran, report = check(f"{record.words} {record.case}")
@@ -61,7 +64,9 @@ FOLLOWS = dict.fromkeys(("dS", "dK"), "inherited")
      # Rows that see nothing are part of what is inherited.
      ("dead --mask dead-rows", {"P": "mismatch", "dV": "inherited", **FOLLOWS}, "dead/uniform")],
 )  # fmt: skip
-def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(check, words, wrong, fault):
+def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(
+    check, words, wrong, fault
+):
     _, report = check(f"keys_kernels.py:{words} --fix-budget 0 {SMALL}")
     shown = {one["name"]: one["status"] for one in report["runs"][0]["intermediates"]}
     told = {name: now for name, now in shown.items() if now not in ("match", "not exposed")}

@@ -101,7 +101,10 @@ def said(*seen, target="sdpa", is_compiled=True, **options):
 
 
 def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():
-    read, judged = "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel", "dots are judged as"
+    read, judged = (
+        "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel",
+        "dots are judged as",
+    )
     came = ("tf32", f"{judged} tf32, as was read: {read}", [])
     assert said(FORWARD, BACKWARD, MATMUL) == came
     came = ("ieee", f"{judged} ieee, as was read: ieee in forward_kernel", [])

@@ -154,7 +154,11 @@ def backward(k, do, dq, sizes):
     ("strides", "tensor", "lines"),
     [("*do.stride()", "dO", []), ("do.stride(0), k.stride(1)", "dO", [11]), ("*sizes", "dQ", [])],
 )  # fmt: skip
-def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(tmp_path, strides, tensor, lines):
+def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(
+    tmp_path, strides, tensor, lines
+):
     path = tmp_path / "starred.py"
     path.write_text(STARRED.replace("*STRIDES", strides))
-    assert [each.where.line for each in passed_of_others(str(path), "dq_kernel", tensor)] == lines
+    assert [
+        each.where.line for each in passed_of_others(str(path), "dq_kernel", tensor)
+    ] == lines

@@ -14,14 +14,18 @@ CONFIGS = [triton.Config({"M": 16, "N": 16}), triton.Config({"M": 64, "N": 32}, 
 
 
 @triton.jit
-def _view(ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def _view(
+    ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr
+):
     return tl.make_block_ptr(
         ptr, (length, width), (stride_l, stride_d), (start, 0), (SIZE, WIDTH), (1, 0)
     )
 
 
 @triton.jit
-def _read(ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def _read(
+    ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr
+):
     view = _view(ptr, length, width, stride_l, stride_d, start, SIZE, WIDTH)
     return tl.load(view, boundary_check=(0, 1), padding_option="zero")
 
@@ -92,7 +96,9 @@ def blocks_dq(
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         ds = _through_softmax(p, dp, delta) * slope
         dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
-    _write(dq_ptr + b * dq_b + h * dq_h, dq * scale, length, width, dq_l, dq_d, start_m, M, WIDTH)
+    _write(
+        dq_ptr + b * dq_b + h * dq_h, dq * scale, length, width, dq_l, dq_d, start_m, M, WIDTH
+    )
 
 
 @triton.jit
@@ -151,7 +157,9 @@ def blocks_dkdv(
             dk, dv, k, v, j, start_m, q_ptr, do_ptr, lse_ptr, delta_ptr, q_l, q_d, do_l, do_d, length, width, scale,
             cap, CAUSAL=False, CAPPED=CAPPED, WIDTH=WIDTH, M=M,
         )  # fmt: skip
-    _write(dk_ptr + b * dk_b + h * dk_h, dk * scale, length, width, dk_l, dk_d, start_n, N, WIDTH)
+    _write(
+        dk_ptr + b * dk_b + h * dk_h, dk * scale, length, width, dk_l, dk_d, start_n, N, WIDTH
+    )
     _write(dv_ptr + b * dk_b + h * dk_h, dv, length, width, dk_l, dk_d, start_n, N, WIDTH)
 
 
@@ -167,7 +175,9 @@ def _forward(q, k, v, causal, scale, softcap):
 class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, causal, scale, softcap):
-        o, lse = _forward(*(x.transpose(1, 2).float() for x in (q, k, v)), causal, scale, softcap)
+        o, lse = _forward(
+            *(x.transpose(1, 2).float() for x in (q, k, v)), causal, scale, softcap
+        )
         o = o.transpose(1, 2).to(q.dtype).contiguous()
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.options = causal, scale, softcap

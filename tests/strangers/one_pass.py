@@ -92,7 +92,9 @@ def one_pass_forward(
             CAUSAL, True, KEYS, DIM,
         )  # fmt: skip
     tl.store(lse_ptr + plane * length + rows, top + tl.log2(total), mask=rows < length)
-    _put(o_ptr + batch * o_b + head * o_h, acc / total[:, None], rows, o_l, o_d, length, dim, DIM)
+    _put(
+        o_ptr + batch * o_b + head * o_h, acc / total[:, None], rows, o_l, o_d, length, dim, DIM
+    )
 
 
 @triton.jit

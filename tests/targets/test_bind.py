@@ -109,7 +109,9 @@ def test_somewhere_to_write_is_given_for_the_gradients_that_the_case_has():
     given = {"query", "key", "value", "grad_out", "bias", "sinks"}
     assert found.keys() - given == {"grad_query", "dkey", "grad_v", "grad_bias", "d_sink"}
 
-    with pytest.raises(UsageFailure, match="needs 'd_sink', which this case does not") as refusal:
+    with pytest.raises(
+        UsageFailure, match="needs 'd_sink', which this case does not"
+    ) as refusal:
         bound(writes_in_other_words, bias=True)
     assert refusal.value.way_out == "add --sinks"
     assert bound(has_head_dims).keys() == {"q", "k", "v", "do"}

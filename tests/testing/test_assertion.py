@@ -238,4 +238,6 @@ def test_the_verdict_is_the_commands_own_whatever_torch_is_set_to(surroundings):
     plain = assert_backward_matches(attention, **OF_SMALL)
     with surroundings():
         report = assert_backward_matches(attention, **OF_SMALL)
-    assert [run.intermediates for run in report.runs] == [run.intermediates for run in plain.runs]
+    assert [run.intermediates for run in report.runs] == [
+        run.intermediates for run in plain.runs
+    ]

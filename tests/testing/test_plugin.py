@@ -183,7 +183,8 @@ def test_no_marker_is_there_in_vain(project):
     ):  # fmt: skip
         ran.stdout.fnmatch_lines([words])
     assert (
-        "the body runs after the check" not in ran.stdout.str().partition("short test summary")[0]
+        "the body runs after the check"
+        not in ran.stdout.str().partition("short test summary")[0]
     )
 
 

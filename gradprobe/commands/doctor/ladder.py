@@ -43,7 +43,9 @@ class Rung:
         """What shows all of its check; "" of a primitive."""
         if self.request is None:
             return ""
-        options = {name: word for name, word in self.request.options.items() if name != "recover"}
+        options = {
+            name: word for name, word in self.request.options.items() if name != "recover"
+        }
         return replace(self.request, options=options).command()
 
 

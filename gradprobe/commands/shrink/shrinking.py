@@ -201,7 +201,9 @@ def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Tex
 
 def _check_line(result: ShrinkResult) -> str:
     """The command line that checks the shrunken case."""
-    return result.request.command(isolate=True if result.shrunk and result.last is None else None)
+    return result.request.command(
+        isolate=True if result.shrunk and result.last is None else None
+    )
 
 
 def document_of(result: ShrinkResult, test: str | None) -> dict[str, Any]:

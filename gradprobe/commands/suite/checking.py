@@ -158,7 +158,9 @@ class Checker:
             shown = kept_close_ups(probed)
         if other is not None and beside is not None:
             found = tuple(beside.differences)
-            more["against"] = SecondCheck(name=other.name, report=other.report, differences=found)
+            more["against"] = SecondCheck(
+                name=other.name, report=other.report, differences=found
+            )
         report = structs.replace(report_of(probed, shown), **more)
         request = replace(planned.request, options={**planned.request.options, **probed.added})
         return CheckOutcome(request, report)

@@ -125,7 +125,10 @@ def _group(reports: Sequence[Report], common: tuple[str, ...]) -> FailureGroup:
 
 
 def with_smallest(
-    groups: Sequence[FailureGroup], requests: Mapping[int, CheckRequest], tries: int, workers: int
+    groups: Sequence[FailureGroup],
+    requests: Mapping[int, CheckRequest],
+    tries: int,
+    workers: int,
 ) -> tuple[FailureGroup, ...]:
     """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all."""
     found, wanted = list(groups), list[int]()

@@ -197,7 +197,12 @@ class Describer:
         stand_in_for(request.options.get("arch"))
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
-        parts = (frozenset(target.takes), target.required, target.source.file, target.source.name)
+        parts = (
+            frozenset(target.takes),
+            target.required,
+            target.source.file,
+            target.source.name,
+        )
         return TargetSignature(target.family, *parts, self._device)
 
 

@@ -239,11 +239,15 @@ class Search:
         elif other is not None and wrong.layout == failing.layout:
             if ground.enlarge():  # the case was too small
                 self._put(ground, iter([(_NOW, candidate)]))
-        elif other is not None and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
+        elif (
+            other is not None and not wrong.matches and other.is_no_worse_than(result_of(wrong))
+        ):
             self._found.closest = candidate, result, result_of(failing)
             self._build_on(candidate, wrong, _ELSEWHERE)
 
-    def _showing(self, base: Candidate, failing: LayoutRun) -> Iterator[tuple[Trial, EditResult]]:
+    def _showing(
+        self, base: Candidate, failing: LayoutRun
+    ) -> Iterator[tuple[Trial, EditResult]]:
         due = result_of(failing)
         for case in quicker(self._experiment.case):
             trial = Trial(case, failing.assigned)

@@ -46,7 +46,11 @@ class QuickTrials:
     """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
 
     def __init__(
-        self, target: EditedTarget, trial: Trial, files: list[KernelFile], faults: dict[str, None]
+        self,
+        target: EditedTarget,
+        trial: Trial,
+        files: list[KernelFile],
+        faults: dict[str, None],
     ) -> None:
         """Args: faults: takes what goes wrong in gradprobe itself."""
         self._files, self._faults = files, faults
@@ -80,7 +84,9 @@ class QuickTrials:
             pipe.close()
 
 
-def _serve(pipe: Connection, target: EditedTarget, trial: Trial, files: list[KernelFile]) -> None:
+def _serve(
+    pipe: Connection, target: EditedTarget, trial: Trial, files: list[KernelFile]
+) -> None:
     try:
         with launch_replay.recorded_kernels(_MOST_BYTES) as launches:
             record = next(records_of(target.begun(trial)))

@@ -136,7 +136,14 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
         there -= set() if is_new else {text}
         words += len(re.findall(r"\w+", text)) * (1 if is_new else -1)
     certainty = (not passed.is_certain, len(passed.doubts), len(passed.not_run))
-    return *certainty, unlike, len(changes), max(words, 0), candidate.cost, sum(map(len, changes))
+    return (
+        *certainty,
+        unlike,
+        len(changes),
+        max(words, 0),
+        candidate.cost,
+        sum(map(len, changes)),
+    )
 
 
 def faults_of(

@@ -80,7 +80,9 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
     for suspect in sorted(found, key=is_sure, reverse=True):
         if suspect.is_sure or suspect.kind == "pairs" or not is_any_sure:
             # What one loop leaves out of two results is one fault.
-            of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
+            of = (
+                suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
+            )
             groups.setdefault((suspect.kind, of), []).append(suspect)
     return [_diagnosis(group, family, also=at > 0) for at, group in enumerate(groups.values())]
 

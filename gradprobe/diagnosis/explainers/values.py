@@ -64,7 +64,9 @@ class WrongTile:
         is_open, is_spoilt = is_met and role.is_open, False
         if role.is_by_row:
             name = role.name.partition(",")[0]
-            reason = f"{name} is off by a {'number' if name == 'S' else 'factor'} in all of a row"
+            reason = (
+                f"{name} is off by a {'number' if name == 'S' else 'factor'} in all of a row"
+            )
         elif is_open or role.is_known:
             fault = f"it is {node.name} and not yet what is due"
             fault = "it is not masked where rows see no keys" if is_open else fault
@@ -206,7 +208,9 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     while made.site.operation in ("fmul", *CASTS) and len(made.operands) == 1:
         made = made.operands[0]
     role = made.operands[0].role if made.operands else None
-    is_of_maxima = made.site.operation == "fsub" and _MAXIMA.issuperset(map(_name, made.operands))
+    is_of_maxima = made.site.operation == "fsub" and _MAXIMA.issuperset(
+        map(_name, made.operands)
+    )
     if role is None or made.value is None or not is_of_maxima:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
@@ -228,7 +232,9 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
         if role.formula != STORED.get(name, role.formula):
             sites.add(site)
             reason = f"stores {role.formula} as {name}; should store {STORED[name]}"
-            beside = tuple(dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node))))
+            beside = tuple(
+                dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node)))
+            )
             is_sure = bool(run.stored_into(stored))
             yield Suspect("stored", name, site, site.lines[:1], reason, is_sure, beside)
 

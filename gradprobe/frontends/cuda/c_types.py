@@ -46,7 +46,9 @@ class LaunchPlan:
 
 def structures(header: str) -> dict[str, Any]:
     found = {**NUMBERS, "char": ctypes.c_char, "gp_caller": POINTER}
-    for name, body in re.findall(r"struct (\w+) \{(.*?)\};", without_comments(header), re.DOTALL):
+    for name, body in re.findall(
+        r"struct (\w+) \{(.*?)\};", without_comments(header), re.DOTALL
+    ):
         fields = []
         for kind, variables in re.findall(r"(?:const )?(\w+)([^;]+);", body):
             for pointer, field, size in re.findall(r"(\**)\s*(\w+)(?:\[(\d+)\])?", variables):
@@ -70,14 +72,18 @@ def number_type(source: CudaSource, declared: str) -> Any:
 def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list[ParameterType]:
     found = list[ParameterType]()
     for declared in (parameter.type for parameter in parameters):
-        number = POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
+        number = (
+            POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
+        )
         size = ctypes.sizeof(number) if number else 0
         found.append(size if declared.endswith("*") else number)
     return found
 
 
 class Arguments:
-    def __init__(self, who: str, parameters: Sequence[Declaration], given: Sequence[Any]) -> None:
+    def __init__(
+        self, who: str, parameters: Sequence[Declaration], given: Sequence[Any]
+    ) -> None:
         if len(given) != len(parameters):
             takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
             words = f"{who} takes {len(parameters)} arguments, got {len(given)}"

@@ -204,7 +204,9 @@ class CudaStatements(Statements):
         function, found = None, dict[int, None]()
         for node in nodes(self._root, "function_definition"):
             function = node if line in lines(node) else function
-        names = {node_text(node) for node in nodes(function, "identifier") if line in lines(node)}
+        names = {
+            node_text(node) for node in nodes(function, "identifier") if line in lines(node)
+        }
         for operators in ({"*"}, {"/", "%"}):
             made: dict[object, Node] = {}
             for node in nodes(function, *_ASSIGNING):

@@ -41,7 +41,9 @@ class Module:
 
     def __getitem__(self, name: str) -> Any:
         function = self.source.launchers.get(name)
-        return Launcher(self.source, name, function) if function else kernel_of(self.source, name)
+        return (
+            Launcher(self.source, name, function) if function else kernel_of(self.source, name)
+        )
 
 
 def kernel_of(source: CudaSource, name: str) -> Kernel:
@@ -246,7 +248,9 @@ def _core() -> Any:
 
         if hasattr(cuda.core, "Program"):
             return cuda.core
-    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later, which is not installed"
+    words = (
+        "CUDA sources are compiled on a GPU by cuda-core 1.2 or later, which is not installed"
+    )
     raise TargetFailure(words, "pip install 'gradprobe[cuda]'")
 
 

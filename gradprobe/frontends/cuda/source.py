@@ -173,7 +173,9 @@ class CudaSource:
         """The text with what of the host g++ can compile, each `<<<...>>>` a call."""
         compiled, python = self._host
         text = self._without(python)
-        calls = [sizes for piece in compiled for sizes in nodes(piece.node, "kernel_call_syntax")]
+        calls = [
+            sizes for piece in compiled for sizes in nodes(piece.node, "kernel_call_syntax")
+        ]
         for sizes in reversed(calls):
             start, end = sizes.start_byte, sizes.end_byte
             first = sizes.parent.start_byte if sizes.parent is not None else 0

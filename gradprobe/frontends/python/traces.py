@@ -233,5 +233,7 @@ def _written(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
         whole = part
         while isinstance(whole, (ast.Subscript, ast.Attribute)):
             whole = whole.value
-        if isinstance(whole, ast.Name) and (whole is not part or isinstance(node, ast.AugAssign)):
+        if isinstance(whole, ast.Name) and (
+            whole is not part or isinstance(node, ast.AugAssign)
+        ):
             yield whole.id

@@ -102,7 +102,9 @@ def _on_the_cpu() -> Any:
     from torch.overrides import TorchFunctionMode
 
     def there(value: Any) -> Any:
-        is_gpu = isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cuda"
+        is_gpu = (
+            isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cuda"
+        )
         return torch.device("cpu") if is_gpu else value
 
     class Mode(TorchFunctionMode):

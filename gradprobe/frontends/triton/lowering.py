@@ -78,7 +78,9 @@ def _error_of(call: KernelCall) -> CompileError | None:
         if other is None or (type(other[0]), other[1]) != (type(root), line):
             return None
     name = re.search(r"Cannot access global variable (\w+)", words)
-    way_out = f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
+    way_out = (
+        f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
+    )
     reason = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
     of_line, arch = vars(line), architecture() or ""
     return CompileError(kernel=call.name, **of_line, words=reason, way_out=way_out, arch=arch)

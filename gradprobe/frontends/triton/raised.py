@@ -68,7 +68,10 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
             is_compiled = "lscope" in state and hasattr(state.get("cur_node"), "lineno")
             if is_compiled:
                 names, key = ChainMap(generator.lscope, generator.gscope), id(generator)
-                file, line = generator.file_name, generator.begin_line + generator.cur_node.lineno
+                file, line = (
+                    generator.file_name,
+                    generator.begin_line + generator.cur_node.lineno,
+                )
                 function = generator.jit_fn.fn.__name__
             if is_compiled or is_users(file):
                 place = EndedLine(file, line, function, linecache.getline(file, line).strip())

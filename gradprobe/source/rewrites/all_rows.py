@@ -81,7 +81,9 @@ def rules(
         match = _RULE.fullmatch(rule.strip())
         assert match is not None, rule
         rank, pattern, template, place, fault = match.groups()
-        found.append(Swap(pattern, template, float(rank or 0), place or "_it", fault or "", when))
+        found.append(
+            Swap(pattern, template, float(rank or 0), place or "_it", fault or "", when)
+        )
     return tuple(found)
 
 
@@ -212,7 +214,9 @@ def mask_dropped(at: Spot) -> Undone:
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
     start, end = file.span(word)
-    before = max(span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start)
+    before = max(
+        span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start
+    )
     comma = _COMMA.match(file.text, before[1])
     return Edit(comma.end() - 1 if comma else start, end, "")
 

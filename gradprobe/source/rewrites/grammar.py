@@ -73,7 +73,11 @@ def owner_meant(at: Spot) -> Undone:
         for call in at.file.calls_of(kernel.name):
             for name, value in by_parameter(call, parameters(kernel)):
                 owner, tensor = owner_of(value), core(stride_by_name(name)[0])
-                if owner in at.nodes and owner is not None and tensor not in ("", core(owner.id)):
+                if (
+                    owner in at.nodes
+                    and owner is not None
+                    and tensor not in ("", core(owner.id))
+                ):
                     for other in at.scope:
                         if core(other) == tensor:
                             yield at.put(-1.0, owner, "_new", other)

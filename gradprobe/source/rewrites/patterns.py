@@ -71,7 +71,9 @@ def _is_zero(node: ast.AST) -> bool:
 
 def _is_subtracted(node: ast.AST) -> bool:
     row = node.value if isinstance(node, ast.Subscript) else node
-    return isinstance(row, ast.Name) and (is_delta(row.id) or (row.id == "D" and row is not node))
+    return isinstance(row, ast.Name) and (
+        is_delta(row.id) or (row.id == "D" and row is not node)
+    )
 
 
 HOLES: dict[str, Callable[[ast.AST], bool]] = {

@@ -15,12 +15,20 @@ def entry(
     target: str = "lazy", errors: dict[str, dict[str, float]] | None = None, **changes: Any
 ) -> Entry:
     """An entry of five draws; `errors` gives for each layout and intermediate the factor on STEADY."""
-    factors = errors or {"contiguous": {"dQ": 1.0, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.0}}
+    factors = errors or {
+        "contiguous": {"dQ": 1.0, "dK": 1.0},
+        "distinct": {"dQ": 1.0, "dK": 1.0},
+    }
     made = Entry(
         request=CheckRequest(target, None, None, {}),
         seeds=(0, 1, 2, 3, 4),
         ran="triton-interpreter on cpu",
-        environment={"gradprobe": "0.1.0", "torch": "2.13.0", "triton": "3.7.1", "device": "cpu"},
+        environment={
+            "gradprobe": "0.1.0",
+            "torch": "2.13.0",
+            "triton": "3.7.1",
+            "device": "cpu",
+        },
         case={"family": "lazy", "seqlen_q": 72},
         coarser=(),
         errors={

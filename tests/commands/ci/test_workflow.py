@@ -47,7 +47,9 @@ def told(tmp_path):
         write_command(commands / name, script)
 
     def lines():
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return (
+            [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        )
 
     lines.commands = commands
     return lines
@@ -141,7 +143,9 @@ def test_a_target_reaches_both_commands_as_one_word_whatever_it_holds(workspace,
         assert line[:2] == ["gradprobe", command]
         assert ("--github" in line, "--fast" in line) == (True, command == "strides")
         files = [line[line.index(flag) + 1] for flag in WRITES]
-        results = [f"gradprobe-results/{command}.{ending}" for ending in ("xml", "sarif", "json")]
+        results = [
+            f"gradprobe-results/{command}.{ending}" for ending in ("xml", "sarif", "json")
+        ]
         assert files == results
         assert line[-2:] == (["--", word] if word else ["--json", results[-1]])
     assert not (workspace / "pwned").exists()
@@ -203,7 +207,11 @@ def test_action_and_hooks_are_valid():
 
 def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
     steps = {step["name"]: step for step in load(ACTION)["runs"]["steps"] if "name" in step}
-    for name in ("gradprobe strides", "Upload SARIF of the check", "Upload SARIF of the strides"):
+    for name in (
+        "gradprobe strides",
+        "Upload SARIF of the check",
+        "Upload SARIF of the strides",
+    ):
         assert steps[name]["if"].startswith("${{ !cancelled() && ")
     given = [step.get("with", {}) for step in steps.values()]
     assert len({one["category"] for one in given if "category" in one}) == 2

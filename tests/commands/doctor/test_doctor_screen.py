@@ -88,7 +88,9 @@ def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words(
     lines = shown(replace(MADE, target="", climbed=tuple(results)))
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith('RED  first at "dots in float16", compiled; 4 of 4 rungs below')
-    assert "  dots in float16                  red      green       green  in wrong dots" in lines
+    assert (
+        "  dots in float16                  red      green       green  in wrong dots" in lines
+    )
     # Which compiled Triton alone has.
     assert (
         "  dots in float32, TF32            green                       out wrong dots" in lines

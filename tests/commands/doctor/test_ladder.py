@@ -49,7 +49,9 @@ def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
 
 
 def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
-    found = rungs(SOFTMAX, seqlen=128, heads=4, kv_heads=2, batch=1, dtype="float16", head_dim=64)
+    found = rungs(
+        SOFTMAX, seqlen=128, heads=4, kv_heads=2, batch=1, dtype="float16", head_dim=64
+    )
     assert [rung.title for rung in found][:3] == ["1 head", "4 heads", "4 heads, dO moved"]
     assert not [rung.title for rung in found if "tile" in rung.title or "batches" in rung.title]
     assert {rung.request.options["seqlen"] for rung in found} == {128}
@@ -101,7 +103,9 @@ def test_atomic_adds_that_reach_what_lies_between_are_red(monkeypatch):
         return right(self, op, ptr, *args)
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", twice)
-    assert run_primitive("add_strided", False, "cpu") == "it added to memory between its elements"
+    assert (
+        run_primitive("add_strided", False, "cpu") == "it added to memory between its elements"
+    )
 
 
 @interpreted

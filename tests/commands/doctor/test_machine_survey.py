@@ -21,7 +21,9 @@ def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
     assert tile_of(sizes | {"IS_CAUSAL": True, "BLOCK_N": None}) == 64
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton interprets nothing in this process"
+)
 def test_the_files_of_a_target_and_of_its_kernels_are_told_and_what_it_is_given():
     survey = survey_target(resolve_problem(CheckRequest("flash", None, None, SMALL)))
     assert {file.file.rpartition("/")[2] for file in survey.files} == {"flash.py"}

@@ -46,7 +46,9 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone_and_e
         text = mutant.plant(file.text)
         before, after = file.text.split("\n"), text.split("\n")
         differing = [
-            at for at, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]
+            at
+            for at, pair in enumerate(zip(before, after, strict=True), 1)
+            if pair[0] != pair[1]
         ]
         assert differing == [mutant.line]
         lines = text.splitlines()

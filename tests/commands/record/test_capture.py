@@ -97,7 +97,9 @@ def test_changes_in_place_after_the_call_do_not_reach_the_set(watching):
     assert bool((found.values["do"] == 3).all())
 
 
-def test_graphs_that_are_dropped_leave_no_copy_waiting_and_at_most_8_wait_for_a_backward(watched):
+def test_graphs_that_are_dropped_leave_no_copy_waiting_and_at_most_8_wait_for_a_backward(
+    watched,
+):
     for _ in range(3 * PATIENCE):
         watched.wrapped(*inputs())
     (form,) = watched._forms.values()

@@ -12,7 +12,10 @@ SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "b
 CASES = {
     "lazy": ("lazy", {"bias": True, "bias_window": 9}),
     "flash": ("flash", {"causal": True, "bias": True, "bias_axes": "hmn"}),
-    "backward": ("gradprobe.kernels.triton.flash:flash_backward", {"kv_heads": 1, "sinks": True}),
+    "backward": (
+        "gradprobe.kernels.triton.flash:flash_backward",
+        {"kv_heads": 1, "sinks": True},
+    ),
 }
 
 pytestmark = pytest.mark.skipif(

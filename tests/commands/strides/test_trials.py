@@ -58,5 +58,7 @@ def test_packed_tensors_are_slots_of_a_buffer_each_and_out_sum_gives_a_do_of_one
     found = placed(tried["out.sum() of [B, L, H, D] views"])
     assert (found["do"].stride(), found["q"].stride()) == ((0, 0, 0, 0), (37 * 48, 16, 48, 1))
     without = {name: shape for name, shape in SHAPES.items() if name != "o"}
-    saved = [sum("saved" in title for title in trials(shapes=each)) for each in (SHAPES, without)]
+    saved = [
+        sum("saved" in title for title in trials(shapes=each)) for each in (SHAPES, without)
+    ]
     assert saved == [2, 0]

@@ -22,14 +22,18 @@ def held(rows):
 
 def space_of(*counts, excluded=()):
     """Levels a0, a1, b0, ...; so many of each property."""
-    levels = [[f"{name}{at}" for at in range(count)] for name, count in zip("abcdefghij", counts)]  # noqa: B905
+    levels = [
+        [f"{name}{at}" for at in range(count)] for name, count in zip("abcdefghij", counts)
+    ]  # noqa: B905
     return Space(levels, frozenset(frozenset(pair.split()) for pair in excluded))
 
 
 def drawn_space(seed):
     rng = random.Random(seed)
     space = space_of(*(rng.randint(1, 4) for _ in range(rng.randint(3, 6))))
-    pairs = [list(map(rng.choice, rng.sample(space.levels, 2))) for _ in range(rng.randint(0, 6))]
+    pairs = [
+        list(map(rng.choice, rng.sample(space.levels, 2))) for _ in range(rng.randint(0, 6))
+    ]
     return Space(space.levels, frozenset(map(frozenset, pairs)))
 
 
@@ -77,7 +81,11 @@ def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
     assert (told.strength, told.missing) == (2, 0)
     assert told.held == len(list(found.battery.space.pairs()))
     quick = ended(is_quick=True)
-    assert {*quick.rounds[1]} - {*alone} >= {"causal M=96 N=131", "window L=129", "logits to 100"}
+    assert {*quick.rounds[1]} - {*alone} >= {
+        "causal M=96 N=131",
+        "window L=129",
+        "logits to 100",
+    }
     assert (len(quick.rounds), quick.coverage) == (2, None)
 
 
@@ -116,7 +124,9 @@ def test_pairs_that_fail_are_found_in_their_simplest_cases_and_hide_no_other(wor
 
 
 def test_what_was_found_by_trying_goes_with_every_case_of_its_level():
-    case = Case("softmax", dtype="float16", head_dim=64, seqlen_q=128, seqlen_k=128, as_cuda=True)
+    case = Case(
+        "softmax", dtype="float16", head_dim=64, seqlen_q=128, seqlen_k=128, as_cuda=True
+    )
     found = ended(case=case)
     expected = {"dtype": "float16", "head_dim": 64, "seqlen": 128}
     assert found.options["simplest"].items() >= expected.items()

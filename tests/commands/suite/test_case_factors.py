@@ -92,7 +92,9 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
     family, takes, required = SIGNATURES[name]
     kinds = {option.name: option.kind for option in OPTIONS}
     for row in rows:
-        assert all(isinstance(word, kinds[option]) for option, word in found.options(row).items())
+        assert all(
+            isinstance(word, kinds[option]) for option, word in found.options(row).items()
+        )
         case = case_of_row(found, row)
         if not on_gpu:
             bind(taking(takes, family, required), case, draw(case))

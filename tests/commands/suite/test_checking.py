@@ -37,7 +37,9 @@ def test_the_exit_code_of_several_is_that_of_a_mismatch_before_errors_before_wor
         ((), 0, "error"),
     ],
 )
-def test_documents_together_are_no_match_before_all_of_them_are(verdicts, planned_count, verdict):
+def test_documents_together_are_no_match_before_all_of_them_are(
+    verdicts, planned_count, verdict
+):
     reports = tuple(Report(verdict=word) for word in verdicts)
     document = several_document(Reports(reports=reports, planned=planned_count))
     assert (document["schema"], document["verdict"]) == ("gradprobe.reports/2", verdict)

@@ -26,7 +26,9 @@ OTHER = Diagnosis("compiler/delta", "COMP", "delta is wrong", 0.6)
 
 
 def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
-    found = tuple(Intermediate(name=name, status="mismatch", source="exported") for name in wrong)
+    found = tuple(
+        Intermediate(name=name, status="mismatch", source="exported") for name in wrong
+    )
     run = Run(layout="contiguous", verdict="mismatch", intermediates=found)
     return Report(
         verdict="mismatch", target=CheckedTarget(name=REQUEST.target, backend=backend),
@@ -37,7 +39,9 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
 
 def interpreted(report, budget=20):
     outcome = CheckOutcome(REQUEST, report)
-    return with_interpreter(PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)).report
+    return with_interpreter(
+        PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)
+    ).report
 
 
 def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
@@ -46,7 +50,9 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
     assert (cause.fault, bool(cause.where)) == ("stride/do-head", True)
     words = "where the same case with --heads 2 goes wrong in the same way"
     assert cause.evidence[-1] == f"seen in Triton's interpreter, {words}"
-    assert cause.edit.words.startswith("in Triton's interpreter, with it all matches: contiguous")
+    assert cause.edit.words.startswith(
+        "in Triton's interpreter, with it all matches: contiguous"
+    )
     assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff
     assert report.known == ()
 

@@ -115,7 +115,9 @@ def of_keys(Q, K, V, G, LSE, E, DK, DV, scale, q_h, q_m, k_h, k_n, v_h, v_n, g_h
         dv += tl.dot(tl.trans(p).to(g.dtype), g)
         dk += tl.dot(tl.trans(ds).to(q.dtype), q)
     tl.store(
-        DK + h * dk_h + keys[:, None] * dk_n + dims[None, :], dk * scale, mask=keys[:, None] < n_k
+        DK + h * dk_h + keys[:, None] * dk_n + dims[None, :],
+        dk * scale,
+        mask=keys[:, None] < n_k,
     )
     tl.store(DV + h * dv_h + keys[:, None] * dv_n + dims[None, :], dv, mask=keys[:, None] < n_k)
 

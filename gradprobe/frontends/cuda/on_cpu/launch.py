@@ -128,7 +128,9 @@ class LaunchMemory:
             name, size = array.name, array.bytes
             if name == ROOM:  # findings call it as the kernel does
                 size = self._launch.shared_bytes
-                name = source.dynamic_array_of(kernel.function.name) or ("memory" if size else "")
+                name = source.dynamic_array_of(kernel.function.name) or (
+                    "memory" if size else ""
+                )
             start = array.start + (place.shared if array.is_shared else place.base)
             if name:
                 type_ = number_type(source, source.shared_type(name))

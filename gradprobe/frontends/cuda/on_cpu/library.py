@@ -108,7 +108,9 @@ def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
         if file and number.isdigit() and not is_own:
-            linecache.checkcache(file)  # it may have changed since another library was made of it
+            linecache.checkcache(
+                file
+            )  # it may have changed since another library was made of it
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
@@ -155,14 +157,19 @@ def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False
 def _text(source: CudaSource, kernels: Sequence[str], *, has_host: bool) -> str:
     lines = [f'#include "gradprobe_{"host" if has_host else "cuda"}.h"']
     lines += [f"#define {name} {value}" for name, value in source.defines]
-    lines += [f'#line 1 "{source.path}"', source.with_launches if has_host else source.of_kernels]
+    lines += [
+        f'#line 1 "{source.path}"',
+        source.with_launches if has_host else source.of_kernels,
+    ]
     lines += [f'#line 1 "{_CALLERS}"', source.using, 'extern "C" {']
     for at, name in enumerate(kernels):  # any other name may be that of a kernel
         lines.append(f"void gp_kernel_{at}(void** gp_a) {{ gp_call(&{name}, gp_a); }}")
         described = f"return gp_describe(&{name}, gp_a);"
         lines.append(f"int gp_describe_{at}(gp_parameter* gp_a) {{ {described} }}")
     for name in source.launchers if has_host else ():
-        lines.append(f"int gp_host_{name}(void** gp_a) {{ return gp_call_host(&{name}, gp_a); }}")
+        lines.append(
+            f"int gp_host_{name}(void** gp_a) {{ return gp_call_host(&{name}, gp_a); }}"
+        )
     return "\n".join([*lines, "}\n"])
 
 

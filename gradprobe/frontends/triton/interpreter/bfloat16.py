@@ -125,5 +125,7 @@ def make_bfloat16_right() -> None:
     for path, mend in _PATCHES.items():
         setattr(*wrapped(path, functools.partial(_mended, mend)))
     # Triton before 3.9 has no constant of it.
-    shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(np.array([value], np.float64))
+    shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(
+        np.array([value], np.float64)
+    )
     PLANS.forget()  # they may hold constants

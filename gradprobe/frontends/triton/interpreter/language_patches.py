@@ -182,7 +182,9 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
                 holders.append(inner.value)
             elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
                 holders += [*inner.args, *inner.keywords]
-        inner_names = {getattr(each, "id", "") for holder in holders for each in ast.walk(holder)}
+        inner_names = {
+            getattr(each, "id", "") for holder in holders for each in ast.walk(holder)
+        }
         if name and name in inner_names:
             tensor = f"{name} = interpreter_semantic.to_tensor({name}, False)"
             node.body[:0] = ast.parse(tensor).body

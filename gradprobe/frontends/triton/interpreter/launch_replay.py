@@ -53,7 +53,9 @@ class RecordedLaunch:
         for function in waiting:
             for name in function.__code__.co_names:
                 value = function.__globals__.get(name)
-                while hasattr(value, "fn") and not isinstance(value, shipped.InterpretedFunction):
+                while hasattr(value, "fn") and not isinstance(
+                    value, shipped.InterpretedFunction
+                ):
                     value = value.fn  # of what tunes it
                 is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
                 if is_kernel and value.fn.__code__.co_filename == function.__code__.co_filename:

@@ -30,7 +30,9 @@ def _deed(
     does, by = _VERBS[access.kind], f"(program {access.program})"
     if kind == OUTSIDE:
         return f"{does} outside {view.name}: {view.beyond(address)[0]} {by}"
-    element = view.name + (view.element(address, access.width) or f" ({view.beyond(address)[0]})")
+    element = view.name + (
+        view.element(address, access.width) or f" ({view.beyond(address)[0]})"
+    )
     if kind == MISALIGNED:
         rule = f"an address that is no multiple of {access.width}"
         return f"{does} {access.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"

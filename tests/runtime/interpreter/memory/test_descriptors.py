@@ -86,7 +86,9 @@ def test_a_right_kernel_matches_where_rows_are_aligned_and_refuses_where_they_ar
 
 
 @pytest.mark.parametrize("way", ["device", "host"])
-def test_an_access_through_a_descriptor_that_is_too_long_is_named_with_its_line(way, with_causes):
+def test_an_access_through_a_descriptor_that_is_too_long_is_named_with_its_line(
+    way, with_causes
+):
     ran = run(f"check described.py:{way}_too_long {SMALL} --runs contiguous")
     store, kernel = (
         ("found.store(", "rows") if way == "device" else ("delta.store(", "descriptors")

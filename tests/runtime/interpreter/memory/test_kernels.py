@@ -134,7 +134,9 @@ def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bi
 def test_programs_of_two_launches_may_store_different_values_to_one_address():
     out = torch.zeros(8)
     store = lambda grid, at, value: kernels.store_number[(grid,)](out[at:], 1, value, 0.0)  # noqa: E731
-    assert findings(lambda: (store(5, 0, 1.0), store(1, 4, 2.0), store(1, 4, 3.0)), out=out) == ()
+    assert (
+        findings(lambda: (store(5, 0, 1.0), store(1, 4, 2.0), store(1, 4, 3.0)), out=out) == ()
+    )
 
 
 def test_two_zeros_are_told_apart_by_their_sign_and_one_nan_is_equal_to_itself():

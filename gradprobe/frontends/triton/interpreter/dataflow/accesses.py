@@ -149,7 +149,9 @@ class IndexedAccesses(Watcher):
             return None
         return indices_at(view.elements, letters, self.flow.sizes, view.in_elements(addresses))
 
-    def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
+    def _leave(
+        self, view: View, addresses: Array, here: Mapping[str, Array], node: Node
+    ) -> None:
         size = (view.high - view.low) // view.elements.itemsize
         if size > _LARGEST_SHADOW:
             return

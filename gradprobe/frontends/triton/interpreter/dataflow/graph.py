@@ -199,7 +199,9 @@ class Flow:
         for x, index in at.items():  # numpy has broadcast what met
             at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
         lanes = replace(lanes, at=at)
-        node = Node(site, tuple(operands), None, frozenset(lacking), len(self.nodes), lanes=lanes)
+        node = Node(
+            site, tuple(operands), None, frozenset(lacking), len(self.nodes), lanes=lanes
+        )
         # The interpreter keeps the bits of bfloat16.
         if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
             data = values_of(data)
