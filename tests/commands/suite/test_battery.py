@@ -22,9 +22,8 @@ def held(rows):
 
 def space_of(*counts, excluded=()):
     """Levels a0, a1, b0, ...; so many of each property."""
-    levels = [
-        [f"{name}{at}" for at in range(count)] for name, count in zip("abcdefghij", counts)
-    ]  # noqa: B905
+    pairs = zip("abcdefghij", counts, strict=False)
+    levels = [[f"{name}{at}" for at in range(count)] for name, count in pairs]
     return Space(levels, frozenset(frozenset(pair.split()) for pair in excluded))
 
 
