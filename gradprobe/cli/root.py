@@ -96,6 +96,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
+            if (gone := getattr(error, "option_name", "")) in MOVED:
+                error.message = f"{gone} is no option any more: {MOVED[gone]}"
+                error.possibilities = []
             error.message = safe(error.message)
             flags = FILES.get(words[0], ()) if words[0] in COMMANDS else tuple(FORMS)
             failure = UsageFailure(error.format_message())

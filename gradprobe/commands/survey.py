@@ -92,7 +92,7 @@ class LayoutTrial:
 
 
 FIRST = LayoutTrial((("all", CONTIGUOUS),))
-"""What every other is held against."""
+"""What the target takes is found on it, and it counts without the hazard of a vector."""
 
 
 def trials_of(

@@ -175,8 +175,9 @@ MOVED = {
     "targets": "gradprobe init --list",
     "contract": "gradprobe check TARGET --contract",
     "baseline": "gradprobe check TARGET --baseline FILE keeps errors, and compares them once they are there",
+    "--draw": "gradprobe check TARGET --battery chooses cases",
 }
-"""By a word that was a command: the command that does it."""
+"""By a word that was a command or an option: the command that does it."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 

@@ -94,6 +94,7 @@ REFUSED = [
     ("init --ci github --target none.py:f", 2, ("sees no file none.py", "the repository's root")),
     ("init --ci github --target ${{secrets.X}}:f", 2, ("cannot be written into a workflow",)),
     ("init adapter.txt", 2, ("init writes a Python file, got adapter.txt",)),
+    ("sweep lazy --draw 3", 2, ("--draw is no option any more: gradprobe check TARGET --battery",)),
     ("baseline save", 2, ("baseline is no command any more: gradprobe check TARGET --baseline FILE",)),
 ]  # fmt: skip
 
