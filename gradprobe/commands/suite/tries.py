@@ -1,10 +1,14 @@
-"""Tries: a case that is run without second runs, a look inside or a search for causes; the target is imported once."""
+"""Tries: a case that is run without second runs, a look inside or a search for causes; the target is imported once.
+
+Whoever plans them imports this too, so torch is imported where one is made.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -14,15 +18,13 @@ from ...model.allowance import Client
 from ...model.case import Case
 from ...model.failures import Refusal
 from ...model.report import Report
-from ...pipeline.probe import fitted, measured_so_far
-from ...pipeline.reported import report_of
-from ...pipeline.resolve import Problem, resolve_problem
-from ...probing.experiment import experiment_of
-from ...probing.runs import RunRecord, notes_of, records_of
-from ...runtime.backend import choose_threads, make_interpreter_right
 from .checking import Checker
 from .outcome import CheckMessages, CheckOutcome, of_error
 from .plan import PlannedCheck
+
+if TYPE_CHECKING:
+    from ...pipeline.resolve import Problem
+    from ...probing.runs import RunRecord
 
 TRIES = f"{__name__}:TryChecker"
 """The checker of a Setting."""
@@ -59,6 +61,11 @@ class TryChecker(Checker):
             return of_error(planned, error, CheckMessages(), 0.0, "")
 
     def _fitted(self, planned: PlannedTry, fixed: frozenset[str]) -> CheckOutcome:
+        from ...pipeline.probe import fitted, measured_so_far
+        from ...pipeline.reported import report_of
+        from ...pipeline.resolve import resolve_problem
+        from ...probing.runs import notes_of
+
         problem = replace(resolve_problem(planned.request), fixed=fixed)
         found = fitted(problem, planned.repro_command, Client())
         self._problem, sentences, (experiment, records, _) = found
@@ -67,6 +74,13 @@ class TryChecker(Checker):
         return _outcome(planned, self._problem.request, report, records[0])
 
     def _tried(self, planned: PlannedTry, case: Case) -> CheckOutcome:
+        from ...pipeline.probe import measured_so_far
+        from ...pipeline.reported import report_of
+        from ...pipeline.resolve import resolve_problem
+        from ...probing.experiment import experiment_of
+        from ...probing.runs import records_of
+        from ...runtime.backend import choose_threads, make_interpreter_right
+
         self._problem = self._problem or resolve_problem(planned.request)
         make_interpreter_right(case)
         choose_threads(case)
