@@ -52,19 +52,21 @@ def main() -> None:
 
 IMPORTED_EARLY = ("torch", "gradprobe.pipeline.probe")
 """What every check needs, and its process can import before it is told of it."""
+_BEGUN = {"check": 1, "diff": 1, "fix": 1, "strides": 2}
+"""The processes that a command needs at least; the second of strides is asked only once the first has answered."""
 
 
 def _begun_early(words: list[str]) -> Any:
-    """Where another core is free, the child of a check imports torch while this process parses its words."""
-    is_check = words[:1] in (["check"], ["diff"], ["fix"])
-    if not is_check or {"--help", "-h", "--no-isolate"} & set(words):
+    """Where another core is free, the children of a check import torch while this process parses its words."""
+    number = min(_BEGUN.get(words[0], 0) if words else 0, 1 if "--workers" in words else 2)
+    if not number or {"--help", "-h", "--no-isolate"} & set(words):
         return contextlib.nullcontext()
     from ..processes.process import begun_early
     from ..processes.resource_limits import cores
 
     if cores() < 2:
         return contextlib.nullcontext()
-    return begun_early(IMPORTED_EARLY)
+    return begun_early(IMPORTED_EARLY, number)
 
 
 def __getattr__(name: str) -> Any:

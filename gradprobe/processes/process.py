@@ -256,9 +256,10 @@ def begin_child(modules: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def begun_early(modules: Sequence[str]) -> Iterator[None]:
-    """`begin_child`; what nobody took by the end is ended."""
-    begin_child(modules)
+def begun_early(modules: Sequence[str], number: int = 1) -> Iterator[None]:
+    """`begin_child`, so many times; what nobody took by the end is ended."""
+    for _ in range(number):
+        begin_child(modules)
     try:
         yield
     finally:

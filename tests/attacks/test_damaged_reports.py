@@ -76,7 +76,7 @@ PARTS = [
     ("runs.1.memory.0.kind", "flood", "do not fit together"),
     ("runs.1.memory.0.line", 1.5, "`$.runs[1].memory[0].line`"),
     ("runs.1.first_mismatch.window.cols", 3, "`$.runs[1].first_mismatch.window.cols`"),
-    ("runs.1.first_mismatch.head", 10**6, "do not fit together"),
+    ("runs.1.intermediates.4.heads.0.head", 10**6, "do not fit together"),
     ("diagnoses", "none", "`$.diagnoses`"),
     ("diagnoses.0.where.0.margin", 10**7, "$.diagnoses[0].where[0].margin"),
     ("diagnoses.0.edit", "yes", "`$.diagnoses[0].edit`"), ("seconds", [], "`$.seconds`"),
