@@ -24,6 +24,7 @@ from .plan import PlannedCheck
 
 if TYPE_CHECKING:
     from ...pipeline.resolve import Problem
+    from ...probing.experiment import Experiment
     from ...probing.runs import RunRecord
 
 TRIES = f"{__name__}:TryChecker"
@@ -48,6 +49,8 @@ class TryChecker(Checker):
     """`TryChecker(setting)(planned)`; where the case is poisoned, tensors lie in guard bands of NaN."""
 
     _problem: Problem | None = None
+    _drawn: Experiment | None = None
+    """The last case without its layouts, since many differ in these alone: its values are drawn once."""
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         if not isinstance(planned, PlannedTry) or (planned.case, planned.fixed) == (None, None):
@@ -77,16 +80,18 @@ class TryChecker(Checker):
         from ...pipeline.probe import measured_so_far
         from ...pipeline.reported import report_of
         from ...pipeline.resolve import resolve_problem
-        from ...probing.experiment import experiment_of
+        from ...probing.experiment import Stopwatch, experiment_of
         from ...probing.runs import records_of
         from ...runtime.backend import choose_threads, make_interpreter_right
 
         self._problem = self._problem or resolve_problem(planned.request)
         make_interpreter_right(case)
         choose_threads(case)
-        about = (case, self._problem.target, self._problem.reference)
-        experiment = experiment_of(*about, command=planned.repro_command)
-        experiment = replace(experiment, fill=NAN if case.poison else ORDINARY)
+        drawn = replace(case, layouts=(), runs=(), poison=False, repeat=1)
+        if self._drawn is None or self._drawn.case != drawn:
+            self._drawn = experiment_of(drawn, self._problem.target, self._problem.reference)
+        how = {"command": planned.repro_command, "fill": NAN if case.poison else ORDINARY}
+        experiment = replace(self._drawn, case=case, stopwatch=Stopwatch(), **how)
         records = list(records_of(experiment))
         if not any(record.run.measured or record.run.memory for record in records):
             raise Refusal("; ".join(record.run.skipped or "" for record in records))

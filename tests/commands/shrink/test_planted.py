@@ -42,7 +42,7 @@ def test_a_planted_fault_shrinks_to_what_it_needs(name, tmp_path, monkeypatch, r
     start = time.perf_counter()
     result = shrunk_in(tmp_path, name, monkeypatch)
     told = f"shrink {name}: {result.tries} tries, {time.perf_counter() - start:.1f} s"
-    record_property("figure", f"{told}, {result.shrunk.case.line}")
+    record_property("figure", f"{told}, {result.case.line}")
     assert result.request.options == SHRINK[name][3]
     assert result.shrunk.complete
     assert result.last.verdict == "mismatch"
