@@ -132,7 +132,7 @@ def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_
 @sampled(
     "words",
     [
-        "--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help",
+        "--help", "check --help", "diff --help", "init --help", "sweep --help",
         "mutate --help", "shrink --help",
     ],
     push=["--help", "check --help", "init --help", "mutate --help"],
