@@ -60,9 +60,11 @@ def counts_of(words: list[str], tmp_path: Path) -> Counts:
     """Runs `gradprobe` with these words, and counts."""
     (tmp_path / "sitecustomize.py").write_text(COUNTER)
     noted = tmp_path / "counted"
+    # As a user runs it: not with what tests set.
+    own = {name: word for name, word in os.environ.items() if not name.startswith("GRADPROBE_")}
     environment = {
-        **os.environ, "COUNTED": str(noted), "COUNTED_PACKAGE": str(ROOT / "gradprobe"),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **own, "COUNTED": str(noted), "COUNTED_PACKAGE": str(ROOT / "gradprobe"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), own.get("PYTHONPATH", "")]),
     }  # fmt: skip
     command = [sys.executable, "-m", "gradprobe", *words]
     subprocess.run(
