@@ -451,7 +451,7 @@ def trial(
 ) -> Trial:
     """What came of one fault."""
     report, dense = copy.found("report"), copy.found("dense")
-    lines = mutant.statement or (mutant.line, mutant.line)
+    lines = statement_at(mutant.line, file.tree)
     best = next(iter(report.get("diagnoses", ())), {})
     where = [place for place in best.get("where", ()) if place.get("line")]
     said = tuple(place["line"] for place in where if Path(place["file"]).name == file.path.name)
@@ -529,6 +529,19 @@ def related_to(function: str, tree: ast.Module) -> set[str]:
         name: {other for other, called in calls.items() if name in called} for name in calls
     }
     return reached(function, calls) | reached(function, callers)
+
+
+def statement_at(line: int, tree: ast.Module) -> tuple[int, int]:
+    """The first and the last line of the smallest statement around a line; of one with a body, of its head."""
+    found = (line, line)
+    for node in ast.walk(tree):  # what is inside another comes behind it
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line):
+            body = getattr(node, "body", None)
+            found = (
+                node.lineno,
+                max(line, body[0].lineno - 1) if body else node.end_lineno or line,
+            )
+    return found
 
 
 def function_at(line: int, tree: ast.Module) -> str:
