@@ -185,6 +185,10 @@ class World:
                 left, last = len(waiting), time.monotonic()
                 continue
             allowed = max(_QUIET if left == len(asked) else _QUIET_AFTER, patience)
+            if any(each.done() and isinstance(each.result(), Crash) for each in asked):
+                longest = (
+                    _QUIET  # for one that died, also where waiting keeps the processor busy
+                )
             if quiet.seconds() > allowed or time.monotonic() - last > longest:
                 return waiting
         return []
@@ -206,11 +210,13 @@ class World:
                 raised.append(f"rank {rank} {message}")
             else:
                 done.append(rank)
-        told = dead or raised  # a rank that dies makes others raise
-        for place, own in at.items():
-            told.append(f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}")
-        if done:
-            told.append(f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended")
+        told = dead or raised
+        if not dead:  # which makes others raise, or wait
+            for place, own in at.items():
+                told.append(f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}")
+            if done:
+                verb = "has" if len(done) == 1 else "have"
+                told.append(f"{ranks_in_words(done)} {verb} ended")
         self.failed = "; ".join(told)
         return RanksFailure(f"{subject.strip()}: {self.failed}")
 

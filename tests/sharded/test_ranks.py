@@ -23,6 +23,12 @@ _BAD = """
             os.kill(os.getpid(), signal.SIGSEGV)
         return _sum(q)
 
+    def dies_beside_work(q, k, v, do, *, rank):
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while True:
+            pass
+
     def raises(q, k, v, do, *, rank):
         if rank == 1:
             raise IndexError("no such block")
@@ -69,6 +75,14 @@ def test_a_rank_that_dies_is_named_with_its_line(bad):
     assert "rank 2 died: killed by SIGSEGV (segmentation fault), last at " in words
     assert "os.kill(os.getpid(), signal.SIGSEGV)" in words
     assert "rank 1 raised" not in words
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("real_processes")
+def test_a_rank_that_dies_ends_others_that_are_busy(bad):
+    words = str(failure_of(f"{bad}:dies_beside_work"))
+    assert "rank 2 died: killed by SIGSEGV (segmentation fault), last at " in words
+    assert "wait" not in words
 
 
 @pytest.mark.nightly
