@@ -204,7 +204,9 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
 
 def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
     """The indices of each number: those of the nearest scores that come from no misread load."""
-    axis = _rows_along(scores)
+    is_known = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
+    # The scores may be transposed on the way into their dot.
+    axis = _rows_along(node if is_known and _is_scores(node) else scores)
     for made in filter(_is_scores, behind([node, scores], _until_summed)):
         if not {*"bhmn"} <= made.lanes.at.keys() or _rows_along(made) != axis:
             continue

@@ -84,6 +84,7 @@ def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_bu
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits(monkeypatch):
     from torch.nn.attention import flex_attention as module
 
