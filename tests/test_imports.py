@@ -166,6 +166,7 @@ def test_every_module_begins_with_a_line_that_says_what_it_holds():
         assert ast.get_docstring(parsed(file)), name
 
 
+@pytest.mark.nightly
 def test_a_target_without_triton_imports_none_for_the_gpu_that_is_stood_in():
     code = "import sys; from gradprobe.frontends.triton import gpu_stood_in as stood\nwith stood(): pass\n"
     code += "assert 'torch' in sys.modules and 'triton' not in sys.modules"

@@ -54,6 +54,7 @@ def attention(q, k, v, scale):
 """
 
 
+@pytest.mark.nightly
 def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
     (folder / "kernels.py").write_text(BESIDE_KERNELS)
     (folder / "adapter.py").write_text(
@@ -80,6 +81,7 @@ WARNED = [
 ]
 
 
+@pytest.mark.nightly
 def test_what_a_target_warns_of_is_one_line_of_its_report_and_stands_beside_its_failure(folder):
     (folder / "warns.py").write_text(WARNS)
     words = f"{SMALL} --no-recover --json report.json"

@@ -32,6 +32,7 @@ def _written(folder: Path, name: str, read: str) -> None:
     (folder / f"around_{name}.py").write_text(WRAPPED.replace("{kernels}", name))
 
 
+@pytest.mark.nightly
 def test_k_read_with_the_head_stride_of_v_behind_a_wrapper_that_copies_is_found(folder):
     _written(folder, "mixed", "k_ptr += b * stride_kb + kv_h * stride_vh")
     ran = run(f"check around_mixed.py:f {CASE}")

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.command import run
 
 SOURCE = """
@@ -46,6 +48,7 @@ def written(folder, barrier="__syncthreads();", **edits):
     return f"check mine.py:delta_alone {SMALL}"
 
 
+@pytest.mark.nightly
 def test_a_right_kernel_matches_and_the_report_names_its_file_and_backend(folder):
     ran = run(f"{written(folder)} --repeat 3 --json found.json")
     assert (ran.code, ran.out.split()[0]) == (0, "MATCH")

@@ -13,6 +13,7 @@ REPEATED = f"as in the last check here: gradprobe {FAILING}"
 pytestmark = pytest.mark.usefixtures("without_causes")
 
 
+@pytest.mark.nightly
 def test_diff_reads_the_last_report_and_runs_again_only_for_what_is_not_in_it(folder):
     told = (
         "import soft\n\ndef f(q, k, v, do, *, scale):\n    open('ran', 'w').close()\n"

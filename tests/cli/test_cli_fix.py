@@ -48,6 +48,7 @@ def test_fix_shows_the_edit_and_with_apply_writes_it_and_checks_again(mine):
     assert (again.code, "FIX" in again.out) == (0, False)
 
 
+@pytest.mark.nightly
 def test_an_edit_that_matches_here_alone_is_shown_and_not_written(mine):
     """A branch that no case comes to may need the edit too, or another one."""
     branch = "    if n_ctx > 5000:\n        do = do * 1.0\n"

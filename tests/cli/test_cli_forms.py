@@ -125,6 +125,7 @@ def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stde
     assert (kind, properties["title"][:5], message in told) == ("error", "GP025", True)
 
 
+@pytest.mark.nightly
 def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up(folder):
     """dO read with Q's head stride, in a step as GitHub runs one: streams in pipes, its variables set."""
     (folder / "sub é").mkdir()

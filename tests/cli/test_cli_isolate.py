@@ -80,8 +80,8 @@ def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process():
     [
         ("segfault", "", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault), "),
         ("leaves", "", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), "),
-        pytest.param("hangs", "--timeout 1.5", "Timeout", "took too long (contiguous): no answer within 1.5 s: stopped, ",
-                     marks=pytest.mark.nightly),
+        pytest.param("hangs", "--timeout 1.5", "Timeout",
+                     "took too long (contiguous): no answer within 1.5 s: stopped, ", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(

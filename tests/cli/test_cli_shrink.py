@@ -72,6 +72,7 @@ def test_a_case_that_matches_is_nothing_to_shrink():
     assert not Path(".gradprobe/test_shrunk.py").exists()
 
 
+@pytest.mark.nightly
 def test_the_test_of_the_last_check_fails_now_and_passes_once_the_target_is_right(
     folder, tmp_path
 ):

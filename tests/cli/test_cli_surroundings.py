@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.command import SMALL, run_process
 
 RUDE = """
@@ -37,6 +39,7 @@ def f(q, k, v, do, *, scale):
 """
 
 
+@pytest.mark.nightly
 def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_as_it_left_it(
     folder,
 ):

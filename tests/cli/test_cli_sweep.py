@@ -41,6 +41,7 @@ def test_options_given_several_times_make_every_combination_and_what_none_can_ha
     assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
 
 
+@pytest.mark.nightly
 def test_a_sweep_takes_one_screen(folder):
     (folder / "edge.py").write_text(EDGE.replace("16", "8"))
     words = "--causal --no-causal --seqlen 9 --seqlen 12 --seqlen 20 --seqlen 21 --seqlen 22 --seqlen 23 --heads 2"
@@ -55,6 +56,7 @@ def test_a_sweep_takes_one_screen(folder):
     assert lines[-1].endswith(": 6 match, 6 mismatch")
 
 
+@pytest.mark.nightly
 def test_a_crash_and_a_hang_are_cases_among_others(folder):
     (folder / "fatal.py").write_text(
         "import ctypes, time\nfrom soft import backward\n"

@@ -224,6 +224,7 @@ def test_no_compiler_and_one_that_is_not_gnus(tmp_path, monkeypatch):
     assert "apt install g++" in error.way_out
 
 
+@pytest.mark.nightly
 def test_a_folder_where_nothing_can_be_kept(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(tmp_path / "file"))

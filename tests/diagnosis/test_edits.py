@@ -80,6 +80,7 @@ def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
     assert report.known[-1] == "stopped after 0 s, when 0 edits had been tried"
 
 
+@pytest.mark.nightly
 def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "compiles", lambda record: 1 / 0)
     report = report_on(tmp_path, EXAMPLE)
@@ -110,6 +111,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(
     assert (whole and search._titles(edit) != []) is matches
 
 
+@pytest.mark.nightly
 def test_an_edit_that_is_right_only_where_causal_is_as_it_was_is_broken(tmp_path):
     text, was = (KERNELS / "flash.py").read_text(), "0 if causal else right"
     (tmp_path / "flash.py").write_text(text)
@@ -161,6 +163,7 @@ def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
     assert told_of(doubted, certain).diff == large.diff
 
 
+@pytest.mark.nightly
 def test_the_edits_for_two_causes_are_one_fix(tmp_path):
     """The factor shows in every layout, the stride in two: neither edit alone makes anything match there."""
     both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
@@ -220,6 +223,7 @@ def delta(q, k, v, do, *, o):
 """
 
 
+@pytest.mark.nightly
 def test_what_a_package_keeps_is_loaded_anew_whatever_its_folder(tmp_path, monkeypatch):
     package = tmp_path / "triton" / "of_a_test"
     package.mkdir(parents=True)

@@ -1,5 +1,7 @@
 """Where causes are sought: in every failing layout, and in a smaller case where there are too many scores."""
 
+import pytest
+
 from gradprobe.diagnosis.smaller import MOST_SCORES, smaller_failing
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
@@ -14,6 +16,7 @@ def target(folder, line):
     return backward_with(folder, line, results=("P", "dP", "dS", *GRADIENTS))
 
 
+@pytest.mark.nightly
 def test_causes_are_found_on_fewer_rows_in_every_layout_that_failed(tmp_path):
     case = softmax_case(**LARGE, recover=False, runs=((), (("do", "expanded"),)))
     assert case.scores > MOST_SCORES
@@ -48,6 +51,7 @@ def causes(report):
     return [(one.fault, one.also) for one in told if one.is_named]
 
 
+@pytest.mark.nightly
 def test_a_fault_that_shows_in_every_layout_is_told_once_and_hides_no_other(tmp_path):
     report = told(tmp_path, "dv = dv * 2", f"dk = dk * (3 if {EXPANDED} else 1)")
     assert causes(report) == [("factor/dV", False), ("factor/dK", True)]

@@ -81,6 +81,7 @@ def test_right_results_have_no_diagnosis_and_no_sentence(name, tmp_path):
     assert (report.diagnoses, report.known) == ((), ())
 
 
+@pytest.mark.nightly
 def test_a_misread_do_and_a_doubled_dv_are_told_apart(tmp_path):
     misread = behind_the_forward("dv_do, do = do, do[:, :1].expand_as(do)")
     kept = Edit(HOST, "of_keys(*given)", "of_keys(*given[:3], dv_do, *given[4:])")
@@ -90,6 +91,7 @@ def test_a_misread_do_and_a_doubled_dv_are_told_apart(tmp_path):
     assert (first.explained, second.explained, second.also) == (1.0, 1.0, True)
 
 
+@pytest.mark.nightly
 def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
     seen = "visible(m, n, distance, live_m, live_n, left, right)"
     edit = Edit("flash_forward_kernel", seen, seen.replace("live_n", "live_n + BLOCK_N"))

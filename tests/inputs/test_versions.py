@@ -96,6 +96,7 @@ def test_untested_goes_on_and_the_report_says_so(pretend, tmp_path, monkeypatch)
     assert f"torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16" in (tmp_path / "report.json").read_text()
 
 
+@pytest.mark.nightly
 def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_path):
     path = pretend(**INSIDE | {"torch": "2.10.0"})
     for name in ("torch", "triton", "numpy"):

@@ -73,8 +73,8 @@ EVERY = [
     *in_turns("flash", FLASH, DTYPES), *in_turns("flash", TRITON, DTYPES), *in_turns("lazy", LAZY, DTYPES),
     *in_turns("flash-cuda", FLASH, DTYPES[:2]), *in_turns("lazy-cuda", LAZY, DTYPES[:2]),
 ]  # fmt: skip
-# In CUDA C++, which is compiled for each dtype and size of a tile, every ninth on every push, else every second.
-PUSH = [each for at, each in enumerate(EVERY) if at % (9 if "cuda" in each[0] else 2) == 0]
+# In CUDA C++, which is compiled for each dtype and size of a tile, every twelfth on every push, else every third.
+PUSH = [each for at, each in enumerate(EVERY) if at % (12 if "cuda" in each[0] else 3) == 0]
 
 
 @sampled("name, options, dtype", EVERY, push=PUSH)

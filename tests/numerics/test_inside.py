@@ -67,6 +67,7 @@ def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout():
     assert inside.sentences == (said,)
 
 
+@pytest.mark.nightly
 def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
     case = case_of("softmax", **SIZES, bias=True, sinks=True)
     exposed = (*GRADIENTS, "dBias", "dSink")
@@ -93,6 +94,7 @@ def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
     assert inside_of(case_of("softmax", **SIZES), fault=fault).sentences[-1] == told
 
 
+@pytest.mark.nightly
 def test_a_dv_off_by_itself_leaves_p_out():
     case = case_of("softmax", **SIZES)
     inside = inside_of(case, change=scaled("dV", 0.5))
@@ -208,6 +210,7 @@ def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("with_causes")
 def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convicts_as_a_run_of_its_own():
     report = probe(softmax_case(seqlen=40), target_of(wrong_where_a_key_has_no_value))
@@ -295,6 +298,7 @@ ROWS_OF_P = changed("P", lambda t: t[:, 1].mul_(1.2))
 HALF_DP = changed("dP", lambda t: t.mul_(0.5))
 
 
+@pytest.mark.nightly
 def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong():
     """Of one fault a kernel, what stands in the other's place of dP or delta would be made of both."""
     case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, runs=((),))
@@ -311,6 +315,7 @@ def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong():
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("of_one_kernel", [False, True])
 def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of_one_kernel):
     case = case_of("softmax", **SIZES)

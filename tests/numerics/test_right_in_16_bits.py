@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
 from torch import Tensor
 
 from gradprobe.model.case import Case
@@ -78,6 +79,7 @@ def test_twice_the_error_of_a_head_beside_another_is_told():
     assert broken.name.endswith(" times as much as in the other heads")
 
 
+@pytest.mark.nightly
 def test_what_was_needed_is_named():
     names = ("product", "scores", "P", "PE", "dP", "dS", "scaled dS")
     case = resolve(

@@ -45,6 +45,7 @@ def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown_and_no_code_is
     assert not any(name.startswith("__gradprobe") for name in vars(written))
 
 
+@pytest.mark.nightly
 def test_a_mask_left_out_of_the_backward_is_named_though_without_a_mask_one_result_is_right():
     made = audit("examples/reference.py:manual_attention_backward", seeds=1)
     assert made.attempt.wrong == ("dQ", "dK", "dV")
@@ -59,6 +60,7 @@ def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
         audited_target(f"{FILE}:unmasked_again", None)
 
 
+@pytest.mark.nightly
 def test_what_no_known_mistake_gives_is_said_to_be_unknown():
     def squared(q, k, v, do):
         s = q @ k.mT

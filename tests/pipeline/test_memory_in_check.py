@@ -84,6 +84,7 @@ def late(*args, **named):
 """
 
 
+@pytest.mark.nightly
 @interpreted
 def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_path):
     path = tmp_path / "too_late.py"

@@ -42,6 +42,7 @@ def test_a_fault_in_lazy_is_found_and_placed_with_every_status(fault, tmp_path):
     assert_as_recorded(fault, fault.probe(tmp_path, sizes={}, why=False))
 
 
+@pytest.mark.nightly
 def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
     case = lazy_case(**HISTORICAL.options, batch=1, seqlen=40, head_dim=8)
     report = HISTORICAL.probe_case(tmp_path, case, why=False)

@@ -57,6 +57,7 @@ def test_a_plan_may_grow_and_the_child_that_is_there_goes_on():
     assert len({end.result[3] for end in ends}) == 1
 
 
+@pytest.mark.nightly
 def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(
     monkeypatch,
 ):

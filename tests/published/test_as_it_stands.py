@@ -57,6 +57,7 @@ def test_the_word_of_a_class_that_is_no_autograd_function_is_a_usage_error(folde
         find_target("plain.py:Attention")
 
 
+@pytest.mark.nightly
 def test_the_stand_in_answers_only_while_a_target_is_imported_or_runs():
     script = """
 import os

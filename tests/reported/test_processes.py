@@ -10,6 +10,7 @@ from tests.cli.command import run_process
 from tests.reported.records import SMALL
 
 
+@pytest.mark.nightly
 def test_what_a_right_target_does_about_its_children_is_no_failure():
     ran = run_process(f"check children.py:ignoring {SMALL}")
     assert (ran.code, ran.out[:5]) == (0, "MATCH"), ran.err

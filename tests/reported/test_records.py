@@ -109,6 +109,7 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(errors):
         assert RisingErrors().with_more(part).telling.row == first
 
 
+@pytest.mark.nightly
 def test_diff_is_of_the_small_case_that_was_wrong_and_the_command_makes_the_same_check(check):
     ran, report = check("unused.py:of_eight_heads --fix-budget 0 --no-recover")
     assert (ran.code, report["beyond"][:15]) == (1, "a tenth head: -")

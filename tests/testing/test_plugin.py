@@ -94,6 +94,7 @@ def test_a_run_fails_by_the_mismatches_alone_which_stand_in_junit_and_with_the_l
     assert marked.startswith(begins)
 
 
+@pytest.mark.nightly
 def test_what_a_call_leaves_open_the_nearest_marker_says_then_the_class_then_the_module(project):
     project.makepyfile(HEAD + """
     pytestmark = pytest.mark.gradprobe("soft.py:doubled_dq", batch=1, heads=2, seqlen=20, head_dim=8, seed=1)
@@ -168,6 +169,7 @@ MARKED = (
 )
 
 
+@pytest.mark.nightly
 def test_no_marker_is_there_in_vain(project):
     project.makepyfile(MARKED)
     ran = project.runpytest_subprocess("--strict-markers", "-W", "error", "-rA")

@@ -28,6 +28,7 @@ def right():
     return {dtype: measured("right", dtype=dtype) for dtype in ("float32", "float16")}
 
 
+@pytest.mark.nightly
 def test_the_figures_are_those_of_every_run_and_draw(right):
     entry = right["float32"]
     assert list(entry.errors) == ["contiguous", "distinct", "do=expanded"]

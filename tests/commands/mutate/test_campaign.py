@@ -73,6 +73,7 @@ def test_a_gate_that_fails_never_imports_the_file_or_is_not_there_is_refused(
         made(file, Gate.of(command))
 
 
+@pytest.mark.nightly
 def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(file, tmp_path):
     inner = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"

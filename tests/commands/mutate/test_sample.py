@@ -2,10 +2,13 @@
 
 from collections import Counter
 
+import pytest
+
 from gradprobe.commands.mutants import mutants_of, read_file, sampled
 from tests.planted.planting import KERNELS
 
 
+@pytest.mark.nightly
 def test_forty_of_lazy_hold_every_class_about_alike_and_several_kinds_of_each_in_order():
     mutants = mutants_of(read_file(KERNELS / "lazy.py", "lazy_intermediates"))
     eleven = Counter(mutant.fault_class for mutant in sampled(mutants, 11, 0))

@@ -1,5 +1,7 @@
 """A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
 
+import pytest
+
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of_report
 from gradprobe.commands.survey import survey
@@ -34,6 +36,7 @@ def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_
     assert [len(each.runs) for each in reports] == list(range(1, report.strides.layouts + 1))
 
 
+@pytest.mark.nightly
 def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(
     tmp_path,
 ):
