@@ -88,8 +88,11 @@ def _observed(report: Report) -> Iterator[str]:
     for error in report.compile_errors:
         yield f"COMPILE ERROR  {error.sentence}"
     for file in report.target.shadows:
-        name, place = os.path.basename(file), base_of(report).short(file)
-        yield f"another file named {name} is on the path and was not used: {place}"
+        folder, name = os.path.split(file)
+        what = f"another file named {name}"
+        if name == "__init__.py":
+            what = f"a package named {os.path.basename(folder)}"
+        yield f"{what} is on the path and was not used: {base_of(report).short(file)}"
     for warning in report.warnings:
         yield f"WARNING  {warning.words}"
     yield from report.coarser

@@ -10,6 +10,7 @@ from gradprobe.model.layout_run import CRASHED, Error, Run
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, TriedEdit
+from gradprobe.render.notes import all_notes
 from gradprobe.render.reasons import code_window
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
@@ -214,3 +215,12 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     cut, at = code_window(code, first, 10, room)
     assert len(cut) <= room
     assert cut[at : at + 10] == code[first : first + 10]
+
+
+def test_what_else_has_the_name_of_the_file_is_told_by_that_name():
+    report = report_from(written.faulty())
+    files = ("/elsewhere/lazy.py", "/elsewhere/kernels/__init__.py")
+    target = structs.replace(report.target, shadows=files)
+    told = list(all_notes(structs.replace(report, target=target)))
+    beginning = "another file named lazy.py is on", "a package named kernels is on"
+    assert [sum(words.startswith(start) for words in told) for start in beginning] == [1, 1]
