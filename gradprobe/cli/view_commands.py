@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -9,11 +11,11 @@ from typing import Annotated
 from msgspec import structs
 
 from ..commands.suite.checking import Setting
-from ..commands.suite.outcome import code_of_report, code_of_reports, damage_told, read
+from ..commands.suite.outcome import code_of_report, code_of_reports
 from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
-from ..model.documents import Reports
-from ..model.failures import UsageFailure, did_you_mean
+from ..model.documents import Reports, read_reports
+from ..model.failures import Failure, UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
 from ..model.layout_run import CloseUp
 from ..render.files import FORMS
@@ -91,8 +93,8 @@ def show(
     """
     if file is not None and newer is not None:
         return _show_changes(file, newer, call.forms)
-    several = with_origin(_last() if file is None else read(file))
-    with damage_told(file or str(last.FILE)):
+    several = with_origin(_last() if file is None else read_reports(file))
+    with _fitting(file or str(last.FILE)):
         _print(several, call)
         return call.forms.write(several, code_of_reports(several))
 
@@ -103,8 +105,8 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
 
     for flag in forms.files.keys() - {"--json"}:
         raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json alone")
-    before, after = read(old), read(new)
-    with damage_told(f"{old} or {new}"):
+    before, after = read_reports(old), read_reports(new)
+    with _fitting(f"{old} or {new}"):
         changes = comparison.changes_of(before, after)
         if not forms.on_stdout:
             show_lines(comparison.render_comparison(changes, width()))
@@ -132,3 +134,20 @@ def _print(several: Reports, call: Call) -> None:
     for report in several.reports:
         say(report, call.tracebacks)
         show_lines(rendered(report, look) if is_shown else [])
+
+
+# What showing a report may raise whose parts have their types and do not fit together.
+_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+
+
+@contextlib.contextmanager
+def _fitting(files: str) -> Iterator[None]:
+    """Shows saved reports; UsageFailure where the parts of one do not fit together."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if isinstance(error, Failure):
+            raise
+        why = f"its parts do not fit together ({type(error).__name__}: {error})"
+        way_out = "write it anew; with --traceback it says where"
+        raise UsageFailure(f"{files}: damaged, {why}", way_out) from error

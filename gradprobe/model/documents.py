@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from .assignment import parse_layout, parse_run, run_name
-from .failures import UsageFailure
+from .failures import UsageFailure, did_you_mean
 from .layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
@@ -181,6 +182,18 @@ def load_several(text: str | bytes) -> Reports:
         if warned.report is not None and warned.report not in mild:
             mild.append(warned.report)
     return Reports(**parts | {"reports": (*several.reports, *mild)})
+
+
+def read_reports(file: str) -> Reports:
+    """The reports of a file. Raises UsageFailure: it cannot be read, or holds none."""
+    try:
+        return load_several(Path(file).read_bytes())
+    except OSError as error:
+        close = did_you_mean(file, map(str, Path(file).parent.glob("*.json")), "")
+        way_out = close or "gradprobe check --json FILE writes one"
+        raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
+    except UsageFailure as failure:
+        raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
 
 
 def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:

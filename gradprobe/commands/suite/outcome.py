@@ -1,24 +1,21 @@
-"""CheckOutcome: what a check gave, or what is known of one that did not end; exit codes; reports that were saved."""
+"""CheckOutcome: what a check gave, or what is known of one that did not end; exit codes."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
 from ...inputs.history import CheckRequest
-from ...model.documents import Reports, load_several
+from ...model.documents import Reports
 from ...model.failures import (
     Failure,
     ReferenceFailure,
     TargetFailure,
     UsageFailure,
     as_failure,
-    did_you_mean,
 )
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...model.memory_finding import WARNING, MemoryFinding, WarningNote
@@ -221,31 +218,3 @@ def run_ended(error: Error, layout: str) -> Run:
     verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
     short = structs.replace(error, way_out="", stderr_tail="", stack="", memory=())
     return Run(layout=layout, verdict=verdict, memory=error.memory, error=short)
-
-
-def read(file: str) -> Reports:
-    """The reports of a file. Raises UsageFailure: it cannot be read, or holds none."""
-    try:
-        return load_several(Path(file).read_bytes())
-    except OSError as error:
-        close = did_you_mean(file, map(str, Path(file).parent.glob("*.json")), "")
-        way_out = close or "gradprobe check --json FILE writes one"
-        raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
-    except UsageFailure as failure:
-        raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
-
-
-_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
-
-
-@contextlib.contextmanager
-def damage_told(files: str) -> Iterator[None]:
-    """Shows saved reports; one whose parts have their types and do not fit together raises UsageFailure."""
-    try:
-        yield
-    except _DAMAGE as error:
-        if isinstance(error, Failure):
-            raise
-        why = f"its parts do not fit together ({type(error).__name__}: {error})"
-        way_out = "write it anew; with --traceback it says where"
-        raise UsageFailure(f"{files}: damaged, {why}", way_out) from error

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import SCALED
-from ...model.documents import FailureGroup, RefusedCase, Reports
+from ...model.documents import FailureGroup, RefusedCase, Reports, read_reports
 from ...model.failures import TargetFailure, UsageFailure, did_you_mean
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import HUGE, UNDECLARED
@@ -210,10 +210,9 @@ def report_beside(
             in the same way.
     """
     from ...targets.builtin import BUILTINS
-    from .outcome import read
 
     if function is None and word.endswith(".json"):
-        several = read(word).reports
+        several = read_reports(word).reports
         if len(several) != 1:
             words = f"expected the report of one check, got {len(several)}"
             raise UsageFailure(f"--against {word}: {words}")
