@@ -33,6 +33,7 @@ def of_small_case(target, count):
     return shrink(request, most=1, setting=setting).last.diagnoses
 
 
+@pytest.mark.nightly
 @sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])
 def test_the_edit_comes_with_the_cause_where_one_may_be_tried(target, diagnosed):
     cause = diagnosed(target, COUNT)[0]

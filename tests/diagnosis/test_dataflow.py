@@ -79,7 +79,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("title", WRONG)
+@sampled("title", WRONG, push=4)
 def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path, title):
     edit, options, wrong, kind, name = WRONG[title]
     changed, run = planted(tmp_path, edit, **options)

@@ -35,7 +35,7 @@ def named(report):
     return first.fault if first is not None and first.is_named else ""
 
 
-@sampled("fault", (*PLAIN_FAULTS, *MORE), push=6, ids=title)
+@sampled("fault", (*PLAIN_FAULTS, *MORE), push=3, ids=title)
 def test_a_fault_is_named_first_and_says_what_is_off_and_the_edit_that_undoes_it(
     fault, tmp_path
 ):

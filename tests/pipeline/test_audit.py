@@ -12,9 +12,7 @@ from tests.sampling import sampled
 FILE = written.__file__
 
 
-@sampled(
-    "name", written.WRONG, push=["no_scale_of_gradients", "in_float16", "delta_of_another_o"]
-)
+@sampled("name", written.WRONG, push=["no_scale_of_gradients", "in_float16"])
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
     made = audit(f"{FILE}:{name}", seeds=1)
     fault, line = written.WRONG[name]
@@ -84,12 +82,12 @@ def test_a_tuple_in_another_order_is_right():
     assert made.attempt.how.order == "dV dQ dK"
 
 
-@pytest.mark.parametrize(("reference", "failure", "words"), [
+@sampled("reference, failure, words", [
     (lambda q, k, v, do: {}["a table"], TargetFailure, "raised KeyError .*'a table'"),
     (lambda q, k, v, do, table: None, UsageFailure, "needs a parameter 'table' that gradprobe has no value for"),
     (lambda q, k, v, do: {}, TargetFailure, "returned nothing to compare"),
     (lambda q, k, v, do: {"dQ": q[..., :1]}, TargetFailure, r"raised TypeError .*: it returned dQ of \[.*, 1\] for \["),
-])  # fmt: skip
+], push=2)  # fmt: skip
 def test_what_cannot_be_called_is_refused_with_what_it_raised(reference, failure, words):
     with pytest.raises(failure, match=words):
         audit(reference)

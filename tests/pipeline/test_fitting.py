@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.command import run
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -94,14 +95,15 @@ def checked(words):
     return ran.code, json.loads(ran.out)
 
 
-@pytest.mark.parametrize(
-    ("target", "flags"),
+@sampled(
+    "target, flags",
     [
         ("causal_blhd", "--shapes blhd --implied causal"),
         ("three_axes", "--shapes hld"),
         ("of_base_2_as_the_tutorial_calls_it", "--lse-as log2"),
         ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
     ],
+    push=2,
 )
 def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_repeats_it(
     target, flags

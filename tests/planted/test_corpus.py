@@ -54,7 +54,7 @@ def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
 
 
 # On every push an address, a formula and all exposed; the others at night, and by the score.
-OFTEN = [*often(INSIDE, "do_read_with_q_head_stride_in_dq delta_dropped_in_dkdv"), EXPORTED[0]]
+OFTEN = [*often(INSIDE, "delta_dropped_in_dkdv"), EXPORTED[0]]
 
 
 @sampled("fault", (*INSIDE, *EXPORTED), push=OFTEN, ids=title)
@@ -75,7 +75,7 @@ def test_a_fault_in_flash_is_placed_of_a_black_box_unwatched(
 # On every push one of each kind of finding about memory; of wrong numbers the score tries one of each class.
 OF_MEMORY = often(
     CUDA_FAULTS,
-    "lazy_barrier_after_the_tile_missing p_added_to_what_is_not_zeroed shared_memory_out_of_bounds",
+    "lazy_barrier_after_the_tile_missing shared_memory_out_of_bounds",
 )
 
 

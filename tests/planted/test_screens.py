@@ -44,7 +44,7 @@ def rows_of(lines):
     return sum(-(-max(1, len(line)) // 80) for line in lines)
 
 
-@sampled("name", TEN, push=["dk_overwritten_instead_of_added"])
+@sampled("name", TEN, push=[])
 def test_intermediate_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
     lines, report = checked(name, tmp_path, monkeypatch)
     assert rows_of(lines) <= 24, "\n".join(lines)

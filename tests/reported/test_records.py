@@ -19,7 +19,7 @@ from gradprobe.render.console import whereabouts
 from gradprobe.render.notation import size_in_words
 from tests.cli.command import run, run_process
 from tests.reported.records import RECORDS, SMALL
-from tests.sampling import tries
+from tests.sampling import sampled, tries
 
 
 def parts(words):
@@ -57,12 +57,13 @@ def causes(report):
 FOLLOWS = dict.fromkeys(("dS", "dK"), "inherited")
 
 
-@pytest.mark.parametrize(
-    ("words", "wrong", "fault"),
+@sampled(
+    "words, wrong, fault",
     [("heavier --implied causal", {"P": "mismatch", "dV": "inherited", **FOLLOWS}, "value/P"),
      ("averaged --implied causal", {"delta": "mismatch", **FOLLOWS}, "delta/formula"),
      # Rows that see nothing are part of what is inherited.
      ("dead --mask dead-rows", {"P": "mismatch", "dV": "inherited", **FOLLOWS}, "dead/uniform")],
+    push=1,
 )  # fmt: skip
 def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(
     check, words, wrong, fault

@@ -67,6 +67,7 @@ def test_a_ring_of_four_processes_is_right():
     assert (report.verdict, report.case.ranks) == ("match", 4)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures(
     "real_processes"
 )  # a fork of the zygote has a process of its own, which may work for it

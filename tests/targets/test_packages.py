@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SCALED = "def scaled(x):\n    return 2 * x\n"
 LOOK = """
@@ -14,6 +16,7 @@ print(target.function(0.5, None, None), target.source.shadows)
 """
 
 
+@pytest.mark.nightly
 def test_its_imports_are_those_of_its_package(tmp_path):
     file = tmp_path / "kernels/flash/attention.py"
     file.parent.mkdir(parents=True)
