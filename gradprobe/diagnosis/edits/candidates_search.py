@@ -228,9 +228,10 @@ class Search:
         if wrong is None:
             if not result.matches:
                 ground.enlarge()
-            titles = self._titles(candidate)
+            titles, doubts = self._titles(candidate)
             judged = self._judge.judged(candidate, titles) if titles else None
             if judged is not None:
+                judged.doubts += doubts
                 self._found.passed.append(judged)
                 self._left = min(self._left, _AFTER_PART * _weight(trial))
         elif not result.matches:
@@ -263,20 +264,24 @@ class Search:
                 return run, result
         return None, None
 
-    def _titles(self, candidate: Candidate) -> list[str]:
-        """The layouts, and the fresh draw with which all matches as well; none where one is
-        wrong.
+    def _titles(self, candidate: Candidate) -> tuple[list[str], list[str]]:
+        """The layouts and the fresh draw with which all matches as well, none where one is wrong; and doubts.
 
-        Where a length that ends inside a tile is wrong, twice the own one is to match: the judge
-        says what it doubts.
+        Where a length that ends inside a tile is wrong, twice the own one is to match, unless that is not taken.
         """
+        doubts = list[str]()
         for number, case in enumerate(fresh(self._experiment.case)):
-            (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
-            if result is not None and result.matches:
-                return [*self._laid, f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)"]
-            if result is None or (number and result.names):
+            trial, rows = Trial(case, self.wrong[0].assigned), f"{case.seqlen_q} rows"
+            (result,) = self._all(candidate, [trial])
+            if result is None:
                 break
-        return []
+            if result.matches:
+                return [*self._laid, f"a fresh draw (seed {case.seed}, {rows})"], doubts
+            if number and self._judge.is_untaken(candidate, trial, result):
+                doubts.append(rows)
+            elif number and result.names:
+                break
+        return [], doubts
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
         edited, found = self._edited(candidate), list[EditResult | None]()

@@ -227,13 +227,17 @@ class Judge:
         is_harmed = result.harm > 0 and not before.harm
         if not before.failure and (is_harmed or not result.names <= before.names):
             return False
-        # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
-        # Where nothing is finite nothing says so.
-        for name in before.names - self._spoilt:
+        if not self.is_untaken(judged.candidate, trial, result):
+            judged.doubts.append(trial.title)
+        return True
+
+    def is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
+        """Whether what is right in the check is as wrong in a case with an edit as without: it is not taken."""
+        before = self._unedited(candidate, trial)
+        for name in before.names - self._spoilt if before else ():
             if 0 < before.errors.get(name, 0.0) == result.errors.get(name):
                 return True
-        judged.doubts.append(trial.title)
-        return True
+        return False  # also where nothing is finite, which says nothing
 
     def _unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
         if trial not in self._before:
