@@ -90,8 +90,8 @@ class TryChecker(Checker):
         drawn = replace(case, layouts=(), runs=(), poison=False, repeat=1)
         if self._drawn is None or self._drawn.case != drawn:
             self._drawn = experiment_of(drawn, self._problem.target, self._problem.reference)
-        how = {"command": planned.repro_command, "fill": NAN if case.poison else ORDINARY}
-        experiment = replace(self._drawn, case=case, stopwatch=Stopwatch(), **how)
+        fill, own = NAN if case.poison else ORDINARY, replace(self._drawn, stopwatch=Stopwatch())
+        experiment = replace(own, case=case, fill=fill, command=planned.repro_command)
         records = list(records_of(experiment))
         if not any(record.run.measured or record.run.memory for record in records):
             raise Refusal("; ".join(record.run.skipped or "" for record in records))

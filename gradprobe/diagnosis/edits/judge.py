@@ -233,11 +233,10 @@ class Judge:
 
     def is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
         """Whether what is right in the check is as wrong in a case with an edit as without: it is not taken."""
-        before = self._unedited(candidate, trial)
-        for name in before.names - self._spoilt if before else ():
-            if 0 < before.errors.get(name, 0.0) == result.errors.get(name):
-                return True
-        return False  # also where nothing is finite, which says nothing
+        before = self._unedited(candidate, trial) or EditResult()
+        # Where nothing is finite nothing says so.
+        was, now, names = before.errors, result.errors, before.names - self._spoilt
+        return any(0 < was.get(name, 0.0) == now.get(name) for name in names)
 
     def _unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
         if trial not in self._before:
