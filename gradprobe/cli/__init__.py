@@ -58,15 +58,17 @@ _BEGUN = {"check": 1, "diff": 1, "fix": 1, "strides": 2}
 
 def _begun_early(words: list[str]) -> Any:
     """Where another core is free, the children of a check import torch while this process parses its words."""
-    number = min(_BEGUN.get(words[0], 0) if words else 0, 1 if "--workers" in words else 2)
+    number = _BEGUN.get(words[0], 0) if words else 0
     if not number or {"--help", "-h", "--no-isolate"} & set(words):
         return contextlib.nullcontext()
     from ..processes.process import begun_early
     from ..processes.resource_limits import cores
+    from ..targets.builtin import has_driver
 
     if cores() < 2:
         return contextlib.nullcontext()
-    return begun_early(IMPORTED_EARLY, number)
+    # One alone has a GPU, or may be all that --workers asks for.
+    return begun_early(IMPORTED_EARLY, 1 if "--workers" in words or has_driver() else number)
 
 
 def __getattr__(name: str) -> Any:

@@ -185,10 +185,9 @@ class World:
                 left, last = len(waiting), time.monotonic()
                 continue
             allowed = max(_QUIET if left == len(asked) else _QUIET_AFTER, patience)
+            # Waiting for one that died may keep the processor busy.
             if any(each.done() and isinstance(each.result(), Crash) for each in asked):
-                longest = (
-                    _QUIET  # for one that died, also where waiting keeps the processor busy
-                )
+                longest = _QUIET
             if quiet.seconds() > allowed or time.monotonic() - last > longest:
                 return waiting
         return []
