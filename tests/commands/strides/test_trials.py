@@ -5,6 +5,8 @@ import torch
 from gradprobe.commands.survey import trials_of
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
+from gradprobe.probing import experiment
+from tests.commands.strides.benches import bench_for, trials_for
 
 SHAPE = (2, 3, 37, 16)
 SHAPES = {
@@ -62,3 +64,29 @@ def test_packed_tensors_are_slots_of_a_buffer_each_and_out_sum_gives_a_do_of_one
         sum("saved" in title for title in trials(shapes=each)) for each in (SHAPES, without)
     ]
     assert saved == [2, 0]
+
+
+WRITES_OVER_Q = """
+import torch
+def backward(q, k, v, do):
+    p = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+    found = {"dV": p.mT @ do}
+    q.zero_()
+    return found
+"""
+
+
+def test_values_are_drawn_once_for_all_layouts_and_are_the_same_in_each(tmp_path, monkeypatch):
+    (tmp_path / "over.py").write_text(WRITES_OVER_Q)
+    drawn, draw = [], experiment.draw
+    monkeypatch.setattr(experiment, "draw", lambda *of: drawn.append(draw(*of)) or drawn[-1])
+    small = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "device": "cpu"}
+    bench = bench_for(f"{tmp_path}/over.py:backward", **small)
+    tried, before = trials_for(bench), len(drawn)
+    errors = [
+        bench.run(tried[title]).intermediates for title in ("contiguous", "distinct", "blhd")
+    ]
+    assert (len(drawn) - before, errors[0] != ()) == (1, True)
+    assert [[one.max_abs_err for one in run] for run in errors] == [
+        [one.max_abs_err for one in errors[0]]
+    ] * 3
