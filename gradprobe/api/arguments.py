@@ -33,25 +33,20 @@ def requested(
         TypeError: an option does not exist, or a value has another type than the option takes.
     """
     __tracebackhide__ = True
-    words = {name: _word(name, value, others) for name, value in options.items()}
-    words = {name: word for name, word in words.items() if word is not None}
-    known = None if reference is None else word_of_subject(reference)
-    return CheckRequest(word_of_subject(target), family, known, words)
-
-
-def _word(name: str, value: Any, others: tuple[str, ...]) -> Any:
-    """What the command line holds for `window=(16, 0)` or `dtype=torch.float16`; None for an option not given."""
-    __tracebackhide__ = True
-    if name not in _BY_NAME:
-        known = [*others, *_BY_NAME]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        raise TypeError(f"gradprobe knows no option {name!r}; {way}")
-    option = _BY_NAME[name]
-    word = None if value is None else word_of(option, _plain(value))
-    if word is None and value is not None:
-        raise TypeError(f"gradprobe's option {name} must be {option.expected}, got {value!r}")
-    return word
+    words = {}
+    for name, value in options.items():
+        if name not in _BY_NAME:
+            known = [*others, *_BY_NAME]
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            raise TypeError(f"gradprobe knows no option {name!r}; {way}")
+        if value is not None:
+            words[name] = word_of(_BY_NAME[name], _plain(value))
+            if words[name] is None:
+                expected = _BY_NAME[name].expected
+                raise TypeError(f"gradprobe's option {name} must be {expected}, got {value!r}")
+    named = None if reference is None else word_of_subject(reference)
+    return CheckRequest(word_of_subject(target), family, named, words)
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.plan import Counterpart, PlannedCheck
 from ..commands.suite.runner import report_beside
-from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
 from ..inputs.versions import refuse_untested
 from ..model.failures import Failure, UsageFailure
@@ -53,7 +52,9 @@ def checked(target: Subject, options: dict[str, Any]) -> ShownReport:
     """
     given = {name: options.pop(name, None) for name in OWN}
     own = {name: OWN[name] if word is None else word for name, word in given.items()}
-    reference, other, timeout = own["reference"], own["against"], own["timeout"]
+    reference, other, timeout, fresh = (
+        own[name] for name in ("reference", "against", "timeout", "fresh")
+    )
     request = requested(target, reference, own["family"], options, tuple(OWN))
     parse(request.options)
     refuse_unknown_family(request.family)
@@ -62,33 +63,25 @@ def checked(target: Subject, options: dict[str, Any]) -> ShownReport:
     apart = own["isolate"]
     if apart is None:
         apart = not any(map(callable, (target, reference, other)))
-    _refuse_contradictions(request, other, timeout, apart=apart)
-    setting = Setting(isolate=apart, timeout=timeout, fix_budget=own["fix_budget"], beyond=True)
-    try:
-        if not request.options.get("untested"):
-            refuse_untested()
-    except Failure as failure:
-        return shown(failed_report(failure, "", request.target))
-    caches = fresh_caches() if own["fresh"] else contextlib.nullcontext()
-    with bounded(own["max_memory"]), caches:
-        functions = (None, None) if apart else (_function(target), _function(reference))
-        planned = PlannedCheck("", request, fresh=own["fresh"], functions=functions)
-        return shown(_checked(planned, setting, other))
-
-
-def _refuse_contradictions(
-    request: CheckRequest, other: Any, timeout: float | None, *, apart: bool
-) -> None:
-    """Raises UsageFailure where the check cannot be made as it was asked for."""
     if apart and not (request.target and request.reference != "" and other != ""):
         why = "isolate=True, and another process finds no function of a notebook's cell or of another function"
         raise UsageFailure(f"check: {why}", "write it into a file, or leave out isolate=True")
     if timeout is not None and not apart:
         why = "timeout stops a process, and this one makes the check"
         raise UsageFailure(f"check: {why}", "add isolate=True")
+    setting = Setting(isolate=apart, timeout=timeout, fix_budget=own["fix_budget"], beyond=True)
+    try:
+        if not request.options.get("untested"):
+            refuse_untested()
+    except Failure as failure:
+        return shown(failed_report(failure, "", request.target))
+    with bounded(own["max_memory"]), fresh_caches() if fresh else contextlib.nullcontext():
+        functions = (None, None) if apart else (_function(target), _function(reference))
+        planned = PlannedCheck("", request, fresh=fresh, functions=functions)
+        return shown(_checked(planned, setting, other))
 
 
-def _function(subject: Subject | None) -> Callable[..., Any] | None:
+def _function(subject: Subject | Report | None) -> Callable[..., Any] | None:
     return subject if callable(subject) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
+from ..commands.suite.checking import Setting
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
@@ -12,7 +13,7 @@ from ..processes import tell
 from .checks import check_against, check_one
 from .command import Call, Command
 from .option_rows import option
-from .own_process import ProgressNote
+from .own_process import ProgressNote, apart
 from .report_forms import show_document
 
 _BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
@@ -40,38 +41,34 @@ def check(
     modes = {"battery": battery, "against": against, "baseline": baseline, "contract": contract}
     given = [name for name, word in modes.items() if word not in (None, False)]
     if len(given) > 1:
-        raise UsageFailure(
-            f"--{given[0]} and --{given[1]} ask for two things", "give one of them"
-        )
+        words = f"--{given[0]} and --{given[1]} ask for two things"
+        raise UsageFailure(words, "give one of them")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         words = "check: torchrun started this, and gradprobe starts the ranks itself"
         raise UsageFailure(words, "gradprobe check TARGET --ranks N")
-    is_asked = bool(
-        call.target is not None or request.family or request.reference or request.options
-    )
-    if contract or baseline is not None:
-        if others := call.forms.files.keys() - {"--json"}:
-            raise UsageFailure(f"{min(others)}: this is written as --json alone")
-        if baseline is None:
-            return call.apart(_read_contract, request, call.forms.json)
+    others = call.forms.files.keys() - {"--json"}
+    if others and (contract or baseline is not None):
+        raise UsageFailure(f"{min(others)}: this is written as --json alone")
+    if contract:
+        return apart(call, _read_contract, request, call.forms.json)
+    if baseline is not None:
         if "inputs" in request.options:
             words = "--inputs: a file is one draw, and a baseline takes several"
             raise UsageFailure(words, "drop it")
         if call.target is None:
             raise UsageFailure("--baseline is of one kernel, and no TARGET is given", "name it")
-        return call.apart(_check_baseline, request, baseline, call.forms.json)
+        return apart(call, _check_baseline, request, baseline, call.forms.json)
     if battery is not None:
         return _check_battery(call, battery)
+    asked = (call.target, request.family, request.reference, request.options or None)
+    is_asked = any(word is not None for word in asked)
     settings = call.settings(has_targets=not is_asked)
-    configured = [] if is_asked else settings.configured()
-    if configured:
+    if not is_asked and (configured := settings.configured()):
         if against is not None:
             raise UsageFailure("--against takes one plain check", "name a TARGET")
-        from ..commands.suite.runner import Runner
-        from .checks import check_several
-
-        how = call.setting(settings, several=True, beyond=True)
-        return check_several(Runner(Plan(configured), how), call.forms)
+        return _check_several(
+            call, Plan(configured), call.setting(settings, several=True, beyond=True)
+        )
     whole = settings.over(request)
     planned = PlannedCheck("", whole, fresh=call.fresh, chosen=call.chosen)
     how = call.setting(settings, beyond=True)
@@ -82,15 +79,18 @@ def check(
 
 def _check_battery(call: Call, word: str) -> int:
     from ..commands.suite.battery import battery_plan, refuse_battery
-    from ..commands.suite.runner import Runner
-    from .checks import check_several
 
     refuse_battery(word, call.request.options)  # not what a project sets: a case replaces it
     settings = call.settings()
     how = call.setting(settings, several=True)
-    return check_several(
-        Runner(*battery_plan(word, settings.over(call.request), how)), call.forms
-    )
+    return _check_several(call, *battery_plan(word, settings.over(call.request), how))
+
+
+def _check_several(call: Call, plan: Plan, how: Setting) -> int:
+    from ..commands.suite.runner import Runner
+    from .checks import check_several
+
+    return check_several(Runner(plan, how), call.forms)
 
 
 def _read_contract(request: CheckRequest, json_file: str | None) -> int:

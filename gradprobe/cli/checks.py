@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..commands.suite.check_table import LISTED, CheckTable, closing, simplest
+from ..commands.suite.check_table import CheckTable, closing, simplest
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.outcome import CheckOutcome, code_of
 from ..commands.suite.plan import Counterpart, PlannedCheck
@@ -24,7 +24,6 @@ from ..model.report import Report
 from ..render.terminal import (
     Progress,
     interrupted,
-    note,
     print_failure,
     show,
     terminal,
@@ -129,19 +128,16 @@ def say(report: Report, tracebacks: bool) -> str:
     return error.message
 
 
-# Of checks whose matches are not listed: how many lie between two words on stderr of how far it is.
-_BETWEEN = 20
-# Of the time that passes between two versions of the files, how much writing one may take.
-_SHARE = 0.05
+_BETWEEN = 1.0  # seconds between two versions of the files
 
 
 def check_several(runner: Runner, forms: Forms) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
-    Every file that was asked for is written before the first check, which is not made where it cannot be, and after
-    each, as long as that takes no time that is felt.
+    Every file that was asked for is written before the first check, which is not made where it cannot be, and again
+    while they are made.
     """
-    start, due, stopped = time.perf_counter(), 0.0, None
+    start, written, stopped = time.perf_counter(), 0.0, None
     if runner.plan.checks and (code := forms.write_so_far(runner.so_far)):
         return code
     look, plan = replace(terminal(), details=forms.details), runner.plan
@@ -151,13 +147,11 @@ def check_several(runner: Runner, forms: Forms) -> int:
     try:
         with Progress() as tick:
             for outcome in runner.outcomes(tick):
-                if (now := time.monotonic()) >= due:
+                if time.monotonic() - written > _BETWEEN:
                     forms.write_so_far(runner.so_far)
-                    over = time.monotonic()
-                    due = over + (over - now) / _SHARE
+                    written = time.monotonic()
                 if is_shown:
                     tick.over(functools.partial(show, table.line_of(outcome.report)))
-                _say_how_far(runner)
             runner.finish(tick)
     except KeyboardInterrupt:
         runner.fold()
@@ -166,13 +160,9 @@ def check_several(runner: Runner, forms: Forms) -> int:
     except BaseException:
         forms.write_so_far(runner.so_far)
         raise
-    several = runner.so_far
-    compared, is_kept = (
-        [outcome for outcome in runner.checks if outcome.verdict != FAILED],
-        False,
-    )
-    if compared:  # `diff` repeats the simplest failing check, else the first
-        repeated = simplest(compared) or compared[0]
+    several, is_kept = runner.so_far, False
+    if compared := [outcome for outcome in runner.checks if outcome.verdict != FAILED]:
+        repeated = simplest(compared) or compared[0]  # which `diff` repeats
         is_kept = last.save(repeated.request, repeated.report)
     if not stopped:
         say_nothing_compared(several)
@@ -183,18 +173,10 @@ def check_several(runner: Runner, forms: Forms) -> int:
         print_failure(stopped)
         forms.write_so_far(several)
         return INTERRUPTED
-    # Nothing compared is no match.
     codes = [outcome.code for outcome in runner.checks]
-    return forms.write(
-        several, code_of(codes) if codes or runner.expected else Failure.exit_code
-    )
-
-
-def _say_how_far(runner: Runner) -> None:
-    """Says on stderr of many checks, whose matches are not listed, how many are made, where no bar does."""
-    made, expected = len(runner.checks), runner.expected
-    if not sys.stderr.isatty() and expected > LISTED and made % _BETWEEN == 0:
-        note(f"{made} of {expected} checked")
+    # Nothing compared is no match.
+    code = code_of(codes) if codes or runner.expected else Failure.exit_code
+    return forms.write(several, code)
 
 
 def say_nothing_compared(several: Reports) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import typer
 
@@ -29,7 +29,6 @@ from .report_forms import Forms, report_error, write_failure
 
 LINE = "gradprobe.line"
 """Where the parser keeps the command line, as it was typed."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Call:
             if self.target is None:
                 raise
             note(f"{damage}: none of its options is repeated")
-            return self, False
+            before = None
         if before is None or self.target is not None and asked.target != before.target:
             return self, False
         family, reference = asked.family or before.family, asked.reference or before.reference
@@ -86,12 +85,10 @@ class Call:
         settings = settings_of(Path.cwd())
         if self.target is None and not settings.place:
             refuse_misspelt(Path.cwd())
-        given = {
-            *self.request.options,
-            *ignored,
-            *(() if self.timeout is None else ("timeout",)),
-        }
-        if line := settings.line(given, has_targets=has_targets):
+        given = {*self.request.options, *ignored}
+        if line := settings.line(
+            given | {"timeout"} if self.timeout else given, has_targets=has_targets
+        ):
             note(line)
         return settings
 
@@ -116,13 +113,6 @@ class Call:
         if self.target is None:
             note(rows.BUILT_IN)
         return [self.request.target]
-
-    def apart(self, body: Callable[..., T], *arguments: Any) -> T:
-        """What a function of a module returns, in a process of its own unless --no-isolate is given."""
-        from .own_process import apart
-
-        how = {"isolate": self.isolate, "show_traceback": self.tracebacks}
-        return apart(body, *arguments, target=self.request.target, **how)
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
@@ -169,10 +159,8 @@ class Command:
         own = dict([*inspect.signature(body, eval_str=True).parameters.items()][1:])
 
         def run(ctx: typer.Context, **words: Any) -> None:
-            given, max_memory = (
-                {name: words.pop(name) for name in own},
-                words.pop("max_memory", None),
-            )
+            given = {name: words.pop(name) for name in own}
+            max_memory = words.pop("max_memory", None)
             call = self._call(words, flags, ctx.meta[LINE])
             try:
                 with self._surroundings(call, max_memory):
@@ -187,11 +175,15 @@ class Command:
         taken = {name: shared[name] for name in (*self.names.split(), "traceback")}
         taken |= rows.form_rows(flags)
         taken |= rows.case_rows(several=self.several) if self.has_case else {}
-        parameters = [_parameter("ctx", inspect.Parameter.empty, typer.Context)]
-        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.values()]
-        parameters += [_parameter(name, *row) for name, row in taken.items()]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("ctx", kind, annotation=typer.Context)]
+        parameters += [parameter.replace(kind=kind) for parameter in own.values()]
+        for name, (default, annotation) in taken.items():
+            parameters.append(
+                inspect.Parameter(name, kind, default=default, annotation=annotation)
+            )
         run.__name__, run.__doc__ = body.__name__, body.__doc__
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
         vars(run)["__signature__"] = inspect.Signature(parameters)
         return run
 
@@ -199,8 +191,7 @@ class Command:
     def _surroundings(self, call: Call, max_memory: str | None) -> Iterator[None]:
         if self.is_run and not call.request.options.get("untested"):
             refuse_untested()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bounded(max_memory))
+        with bounded(max_memory), contextlib.ExitStack() as stack:
             if call.fresh:
                 from ..processes.child import fresh_caches
 
@@ -212,12 +203,10 @@ class Command:
 
     def _call(self, words: dict[str, Any], flags: Sequence[str], line: str) -> Call:
         words.pop("help_all", None)
-        files = {flag: words.pop(flag[2:]) for flag in flags}
-        files = {
-            flag: file if FORMS[flag].unfinished else STDERR
-            for flag, file in files.items()
-            if file
-        }
+        files = {}
+        for flag in flags:
+            if file := words.pop(flag[2:]):
+                files[flag] = file if FORMS[flag].unfinished else STDERR
         forms, tracebacks = Forms(files, words.pop("details", True)), words.pop("traceback")
         target: str | None = words.pop("target", None)
         family, reference = words.pop("family", None), words.pop("reference", None)
@@ -230,8 +219,3 @@ class Command:
             word = with_function(word)
         request = CheckRequest(word, family, reference, options)
         return Call(line, target, request, forms, tracebacks, **how)
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)

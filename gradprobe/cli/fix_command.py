@@ -63,8 +63,7 @@ def fix(
     if not is_meant:
         words = "; ".join(("the edit matches here and is not certain", *edit.reservations))
         raise UsageFailure(f"--apply: {words}", "read it, and make it by hand")
-    _refuse_link(Path(parts_of(call.request.target)[0]))
-    if not _is_written(edit, yes=yes):
+    if not _is_written(edit, Path(parts_of(call.request.target)[0]), yes=yes):
         return 1
     again, code = _checked(planned, replace(how, fix_budget=0))
     show(headline(again, width()))
@@ -82,26 +81,22 @@ def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
     return checked.report, checked.code
 
 
-def _is_written(edit: TriedEdit, *, yes: bool) -> bool:
-    """Whether the edit was written into its file, to which the user is to agree. Raises UsageFailure."""
+def _is_written(edit: TriedEdit, named: Path, *, yes: bool) -> bool:
+    """Whether the edit was written into its file, to which the user is to agree; `named` is the target's file."""
     file = Path(edit.file)
-    _refuse_link(file)
+    for link in filter(Path.is_symlink, (named, file)):
+        words = f"--apply: {link} is a symbolic link to {link.readlink()}, and no link is followed to write"
+        raise UsageFailure(words, f"name the file itself: {link.resolve()}")
     if not yes and not sys.stdin.isatty():
         raise UsageFailure("--apply asks first, and nobody is there to answer", "add --yes")
     if not yes and not typer.confirm(visible(f"write it into {file}?"), err=True):
         return False
     try:
         replace_file(str(file), patched(file.read_bytes().decode(), edit.diff))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageFailure(f"--apply: {file} cannot be written: {error}") from error
-    except ValueError as error:
-        words = f"--apply: {file} is not what the edit was tried in: {error}"
+    except (OSError, ValueError) as error:
+        words = (
+            f"--apply: {file} cannot be written, or is not what the edit was tried in: {error}"
+        )
         raise UsageFailure(words, "run it again") from error
     note(f"wrote {file}; checking again")
     return True
-
-
-def _refuse_link(file: Path) -> None:
-    if file.is_symlink():
-        words = f"--apply: {file} is a symbolic link to {file.readlink()}, and no link is followed to write"
-        raise UsageFailure(words, f"name the file itself: {file.resolve()}")

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from ..commands.settings import seconds
+from ..inputs.history import CheckRequest
 from ..model.case import flag_of
-from ..model.failures import UsageFailure, did_you_mean
+from ..model.failures import UsageFailure
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import Progress, dump, show, width
 from .checks import tell_interrupted
@@ -30,9 +31,6 @@ def mutate(
     check: Annotated[str | None, option("--check", _CHECK, "COMMAND")] = None,
     file: Annotated[str | None, option("--file", _FILE, "FILE.py")] = None,
     sample: Annotated[int, option("--sample", "Faults to plant", "N", min=1)] = 40,
-    classes: Annotated[
-        str | None, option("--class", "Plant faults of these classes only", "S1,M1,...")
-    ] = None,
     workers: Annotated[int | None, option("--workers", _WORKERS)] = None,
     timeout: Annotated[float | None, option("--timeout", _TIMEOUT, "SECONDS")] = None,
 ) -> int:
@@ -41,21 +39,19 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    gate = _gate(call, check)
-    at_a_time = count_of_workers(workers, unless_gpu=True)
-    limit = None if timeout is None else seconds(timeout)
-    wanted = _wanted(classes) if classes is not None else None
     from ..commands.campaign import Campaign, Gate
     from ..commands.mutants import file_of, mutants_of, read_file, sampled
 
     request = call.request
+    gate = Gate.of(_gate(request, check))
+    at_a_time = count_of_workers(workers, unless_gpu=True)
+    limit = None if timeout is None else seconds(timeout)
     source = read_file(*file_of(request, file))
-    mutants = [one for one in mutants_of(source) if wanted is None or one.fault_class in wanted]
+    mutants = mutants_of(source)
     if not mutants:
-        reason = f"no fault of class {classes} can be planted in {source.path}"
-        raise UsageFailure(reason, "drop --class")
+        raise UsageFailure(f"no fault can be planted in {source.path}")
     chosen = tuple(sampled(mutants, sample, int(request.options.get("seed", 0))))
-    how = (Gate.of(gate), source, len(mutants), chosen, at_a_time, limit)
+    how = (gate, source, len(mutants), chosen, at_a_time, limit)
     return _run(Campaign(request.target, *how), call)
 
 
@@ -63,27 +59,25 @@ def _run(campaign: Campaign, call: Call) -> int:
     """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
     from ..commands.campaign import campaign_as_json, render_campaign
 
-    latest, done, total, json_file = campaign, 0, len(campaign.chosen), call.forms.json
+    done, total, json_file = 0, len(campaign.chosen), call.forms.json
     with Progress() as tick:
         tick("the gate on the file as it is", None)
         try:
-            for latest in campaign.run():
-                done = len(latest.outcomes)
+            for done in campaign.run():
                 tick(f"fault {done} of {total}", done / total)
                 if json_file is not None and keeps_changing(json_file):
-                    dump(json_file, unfinished(campaign_as_json(latest, call.line)))
+                    dump(json_file, unfinished(campaign_as_json(campaign, call.line)))
         except KeyboardInterrupt:
-            found = partial(show, list(render_campaign(latest, width())))
+            found = partial(show, list(render_campaign(campaign, width())))
             tell_interrupted(tick, done, total, "faults", None if json_file == "-" else found)
             raise
-    document, shown = campaign_as_json(latest, call.line), list(render_campaign(latest, width()))
-    show_document(json_file, document, shown)
-    return latest.exit_code
+    lines = list(render_campaign(campaign, width()))
+    show_document(json_file, campaign_as_json(campaign, call.line), lines)
+    return campaign.exit_code
 
 
-def _gate(call: Call, check: str | None) -> str:
+def _gate(request: CheckRequest, check: str | None) -> str:
     """The command of the gate, as a person types it."""
-    request = call.request
     if check is None and request.target.endswith(".py"):
         words = f"target {request.target!r} names no function for gradprobe to check"
         raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
@@ -91,15 +85,3 @@ def _gate(call: Call, check: str | None) -> str:
         words = f"{flag_of(name)}: a case of gradprobe check, and --check names another gate"
         raise UsageFailure(words, f"drop {flag_of(name)}")
     return request.command() if check is None else check
-
-
-def _wanted(classes: str) -> set[str]:
-    from ..commands.mutants import CLASSES
-
-    given = {word.strip().upper() for word in classes.split(",")}
-    if unknown := sorted(given - CLASSES.keys()):
-        way_out = (
-            did_you_mean(unknown[0], CLASSES, "") or "gradprobe explain S1 says what one is"
-        )
-        raise UsageFailure(f"--class takes {', '.join(CLASSES)}, got {unknown[0]!r}", way_out)
-    return given

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model.failures import TargetFailure
 from ..processes import run_each, tell
@@ -23,6 +23,9 @@ from ..render.terminal import (
     write_as_is,
     write_stderr,
 )
+
+if TYPE_CHECKING:
+    from .command import Call
 
 T = TypeVar("T")
 
@@ -39,14 +42,8 @@ class ProgressNote:
     """What Ctrl-C leaves now, told with the count."""
 
 
-def apart(
-    body: Callable[..., T],
-    *arguments: Any,
-    target: str,
-    isolate: bool,
-    show_traceback: bool = False,
-) -> T:
-    """What the body of a command, a function of a module, returns in a process of its own, or in this for a debugger.
+def apart(call: Call, body: Callable[..., T], *arguments: Any) -> T:
+    """What the body of a command, a function of a module, returns in a process of its own unless --no-isolate is given.
 
     Raises:
         Failure: what the command raised there, or how the target ended it.
@@ -63,7 +60,7 @@ def apart(
                 tick.over(lambda: write_as_is(value))
 
         try:
-            if not isolate:
+            if not call.isolate:
                 with heard_by(lambda value: show(0, value)):
                     return body(*arguments)
             factory, items = f"{__name__}:ProcessBody", [(body, arguments)]
@@ -73,11 +70,11 @@ def apart(
             tick.over(lambda: print_failure(failure))
             raise
     if ended.raised is not None:
-        if show_traceback:
-            write_stderr(ended.raised.traceback)
+        write_stderr(ended.raised.traceback if call.tracebacks else "")
         raise ended.raised.failure
     if ended.crash is not None:
-        what = f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}"
+        name = call.request.target
+        what = f"target {name!r} crashed: {ended.crash.words}{ended.crash.where}"
         raise TargetFailure(what, "--no-isolate runs it in this process, for a debugger")
     result: T = ended.result  # type: ignore[assignment]
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -28,7 +27,6 @@ from ..render.terminal import Progress, note
 from .checks import check_several, say, tell_interrupted
 from .command import Call, Command, count_of_workers
 from .option_rows import option
-from .report_forms import Forms
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -66,10 +64,9 @@ def strides(
     so_far = structs.replace(so_far, planned=len(targets) if len(targets) > 1 else None)
     workers = min(_MOST_WORKERS, count_of_workers(None, unless_gpu=True))
     how = call.setting(settings, workers=workers)
-    own = {"fast": fast or None, "timeout": call.timeout}
     for word in targets:
         asked = settings.over(replace(call.request, target=word))
-        report = _surveyed(asked, own, how, call.forms, so_far)
+        report = _surveyed(asked, call, how, so_far, fast=fast)
         say(report, call.tracebacks)
         call.forms.show(report)
         so_far = structs.replace(so_far, reports=(*so_far.reports, report))
@@ -77,22 +74,21 @@ def strides(
 
 
 def _surveyed(
-    asked: CheckRequest, words: Mapping[str, Any], how: Setting, forms: Forms, before: Reports
+    asked: CheckRequest, call: Call, how: Setting, before: Reports, *, fast: bool
 ) -> Report:
-    """A target tried in every layout, what is known so far in every file after each.
-
-    Args:
-        words: the options of the command itself, for the line that repeats it.
-    """
+    """A target tried in every layout, what is known so far in every file after each."""
     from ..commands.survey import survey
 
     options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
-    small = {**SMALL}
-    if _LENGTHS & options.keys():
-        del small["seqlen"]
+    small = {
+        name: size
+        for name, size in SMALL.items()
+        if name != "seqlen" or not _LENGTHS & options.keys()
+    }
     request = replace(asked, options=small | options)
+    words = {"fast": fast or None, "timeout": call.timeout}
     repro_command = replace(asked, options=options).command("strides", **words)
-    given, fast = frozenset(options), bool(words["fast"])
+    given, forms = frozenset(options), call.forms
     report: Report | None = None
     done = of = 0
     with Progress() as tick:
@@ -140,11 +136,11 @@ def sweep(
     cluster = None if ray is None else RayCluster(ray, retries)
     if cluster is not None:
         cluster.refuse_unusable()
-    if resume is not None:
-        given: dict[str, Any] = {"family": request.family, "reference": request.reference}
-        given |= {"journal": journal, **request.options}
-        asked_for = ["TARGET"] if call.target is not None else []
-        for what in [*asked_for, *(flag_of(name) for name, word in given.items() if word)]:
+    given = {"target": call.target, "family": request.family, "reference": request.reference}
+    given |= {"journal": journal, **request.options}
+    for name in given if resume is not None else ():
+        if given[name]:
+            what = "TARGET" if name == "target" else flag_of(name)
             words = f"--resume goes on with its own cases, and {what} asks for others"
             raise UsageFailure(words, f"drop {what}")
     settings = call.settings(has_targets=call.target is None)
@@ -164,12 +160,10 @@ def _asked(call: Call, settings: Settings) -> SweepRequest:
     fixed, varied = dict[str, Any](), dict[str, list[Any]]()
     for name, words in call.request.options.items():
         values = list(dict.fromkeys(words))
-        if name in _LISTS:
-            fixed[name] = words
-        elif len(values) == 1:
-            fixed[name] = values[0]
-        else:
+        if name not in _LISTS and len(values) > 1:
             varied[name] = values
+        else:
+            fixed[name] = words if name in _LISTS else words[0]
     if not varied:
         way_out = "--heads 1 --heads 3 is two; check TARGET --battery chooses cases"
         raise UsageFailure("sweep: no option is given several values", way_out)

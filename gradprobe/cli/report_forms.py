@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,11 +72,8 @@ class Forms:
 
     def write_so_far(self, several: Reports) -> int:
         """Writes what came into every file that may be written again, where none is right yet; 2 where it cannot."""
-        again = {
-            flag: file
-            for flag, file in self.files.items()
-            if file != STDERR and keeps_changing(file)
-        }
+        files = self.files.items()
+        again = {flag: file for flag, file in files if file != STDERR and keeps_changing(file)}
         return Forms(again).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
@@ -86,34 +83,27 @@ class Forms:
             code: what the checks came to; None as long as more of them are to come.
             said: a message that is on stderr already.
         """
-        failures = [failure for failure in self._attempts(several, code) if failure is not None]
-        for failure in failures:
-            if str(failure) != said:
-                print_failure(failure)
-        return code or (2 if failures else 0)
-
-    def _attempts(self, several: Reports, code: int | None) -> Iterator[UsageFailure | None]:
         if not self.files:
-            return
+            return code or 0
         from ..render.source_places import with_origin
 
-        several, places = with_origin(several), dict[str, tuple[str, str]]()
+        several, texts = with_origin(several), dict[str, tuple[str, str, str]]()
+        # All are made before one is written: then they change at one moment. Two in one place were refused.
         for flag, file in self.files.items():
-            # Two in one place were refused: only the first says so there.
-            places.setdefault(_place(file), (flag, file))
-        # All are made before one is written: then they change at one moment.
-        texts = [(flag, file, maker_of(flag)(several, code)) for flag, file in places.values()]
-        for flag, file, text in texts:
-            yield write_form(flag, file, text)
-        if "--github" in self.files:
-            yield _summarize(several)
+            texts.setdefault(_place(file), (flag, file, maker_of(flag)(several, code)))
+        failures = [_write_form(*text) for text in texts.values()]
+        failures += [_summarize(several)] if "--github" in self.files else []
+        for failure in filter(None, failures):
+            if str(failure) != said:
+                print_failure(failure)
+        return code or (2 if any(failures) else 0)
 
 
 def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def write_form(flag: str, file: str, text: str) -> UsageFailure | None:
+def _write_form(flag: str, file: str, text: str) -> UsageFailure | None:
     """Why the text could not be written, where it could not."""
     try:
         if file == "-":
@@ -131,16 +121,13 @@ def _summarize(several: Reports) -> UsageFailure | None:
     """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
     from ..render.github import MOST_BYTES, markdown
 
-    if not (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
-        return None
-    file = Path(summary)
+    file = Path(os.environ.get("GITHUB_STEP_SUMMARY") or os.devnull)
     try:
-        there = file.stat().st_size if file.exists() else 0
         with open_in_place(file, "ab") as stream:
-            stream.write(markdown(several, 0, MOST_BYTES - there).encode())
+            stream.write(markdown(several, 0, MOST_BYTES - stream.tell()).encode())
     except OSError as error:
-        words = f"--github: the summary {summary} cannot be written"
-        return UsageFailure(f"{words}, {error.strerror}")
+        words = f"--github: the summary {file} cannot be written, {error.strerror}"
+        return UsageFailure(words)
     return None
 
 

@@ -14,7 +14,7 @@ from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
 from .command import Call, Command
 from .option_rows import option
-from .own_process import ProgressNote
+from .own_process import ProgressNote, apart
 
 if TYPE_CHECKING:
     from ..commands.shrink.simpler_cases import WordedCase
@@ -47,7 +47,7 @@ def shrink(
     # Where each case has a process of its own, none is run in this one.
     call = replace(call, isolate=not (isolate is False or alone))
     how = replace(how, isolate=alone)
-    return call.apart(_shrunken, request, tries, how, call.forms.json)
+    return apart(call, _shrunken, request, tries, how, call.forms.json)
 
 
 def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | None) -> int:

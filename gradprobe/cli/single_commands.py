@@ -26,15 +26,17 @@ from ..render.terminal import (
 )
 from .command import Call, Command
 from .option_rows import DEFAULT, argument, option
+from .own_process import apart
 from .report_forms import show_document
 
 _REFERENCE = argument("REFERENCE", "FILE.py:FUNCTION or MODULE:FUNCTION")
 _CLIMBED = argument("TARGET", "As for check; without it, the machine is examined")
 _READ = argument("TARGET", "FILE.py, or as for check (default: lazy)")
-_PATH = f"The file to write (default: {starter.ADAPTER}, or the workflow's); the one to --list"
+_PATH = f"The file to write (default: {starter.ADAPTER}, or the workflow's)"
 _FAMILY = f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"
 _TARGET = "What the workflow checks (default: as pyproject.toml says, else lazy)"
-_LIST = "List what can be checked here, or of the functions of FILE.py"
+_CI = "Write a workflow for github, and no adapter"
+_LIST = "List the built-in targets"
 _JSON = "Write that list as JSON; - for stdout"
 _COMMAND = "The command that runs the program"
 _WATCH = "MODULE:FUNCTION, the attention to watch"
@@ -52,7 +54,7 @@ def audit(call: Call) -> int:
     """
     from ..commands.audit_request import audited
 
-    report = call.apart(audited, call.request)
+    report = apart(call, audited, call.request)
     call.forms.show(report)
     code = 0 if report.verdict == MATCH else 1
     return call.forms.write(Reports(reports=(report,)), code)
@@ -98,7 +100,7 @@ def lint(call: Call) -> int:
 
     Which tensor a pointer is, and whose a stride is, the names of the kernel's parameters say.
     """
-    return call.apart(_linted, call.request, call.forms.json, call.forms.details)
+    return apart(call, _linted, call.request, call.forms.json, call.forms.details)
 
 
 def _linted(request: CheckRequest, json_file: str | None, details: bool) -> int:
@@ -157,14 +159,12 @@ def run(
     return check_several(Runner(replay_plan(ended, request), how), call.forms)
 
 
-@Command("isolate", has_case=False, is_run=False)
+@Command(has_case=False, is_run=False)
 def init(
     call: Call,
     path: Annotated[str | None, argument("PATH", _PATH)] = None,
     family: Annotated[str | None, option("--family", _FAMILY)] = None,
-    ci: Annotated[
-        str | None, option("--ci", "Write a workflow for github, and no adapter", "NAME")
-    ] = None,
+    ci: Annotated[str | None, option("--ci", _CI, "NAME")] = None,
     target: Annotated[str | None, option("--target", _TARGET, "TARGET")] = None,
     is_listed: Annotated[bool, option("--list", _LIST)] = False,
     json_file: Annotated[str | None, option("--json", _JSON)] = None,
@@ -172,57 +172,42 @@ def init(
 ) -> int:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.
 
-    With --list nothing is written: it says what each built-in target takes and exposes, and why one cannot run here;
-    of FILE.py, which is imported in a process of its own, what to type for each function.
+    With --list nothing is written: it says what each built-in target takes and exposes, and why one cannot run here.
     """
-    given = {"--family": family, "--target": target, "--json": json_file, "--force": force}
-    what, taken = "an adapter", {"--family", "--force"}
+    given = {"ci": ci, "family": family, "target": target, "json": json_file, "force": force}
+    what, taken = "an adapter", "family force"
     if is_listed:
-        given["--ci"], what, taken = ci, "--list", {"--json"}
+        what, taken = "--list", "json"
+        if path is not None:
+            words = f"init --list lists what is built in, and not {path}"
+            raise UsageFailure(
+                words, f"gradprobe check {path} checks its function, or names each"
+            )
     elif ci is not None:
-        what, taken = "--ci", {"--target", "--force"}
-    for flag in given.keys() - taken:
-        if given[flag]:
-            raise UsageFailure(f"init: {flag} says nothing of {what}", f"drop {flag}")
+        what, taken = "--ci", "ci target force"
+    for name, word in given.items():
+        if word and name not in taken.split():
+            raise UsageFailure(f"init: --{name} says nothing of {what}", f"drop --{name}")
     if is_listed:
-        file = _existing(path) if path else ""
-        listing = replace(call, request=replace(call.request, target=file))
-        return listing.apart(_list, file, json_file)
-    if ci is not None:
-        _write_workflow(path or starter.WORKFLOW, ci, target, force=force)
+        from ..commands.target_list import listed_targets, render_targets
+
+        listed = listed_targets()
+        document = {"schema": "gradprobe.targets/1", "targets": listed}
+        show_document(json_file, document, render_targets(listed, width()))
         return 0
-    path = path or starter.ADAPTER
-    starter.write_adapter(Path(path), family or FAMILIES[0], force=force)
-    line = shlex.join(["gradprobe", "check", f"{path}:backward"])
-    write_stdout(f"wrote {path}\nnext: {line}\n")
-    return 0
-
-
-def _write_workflow(path: str, ci: str, target: str | None, *, force: bool) -> None:
-    starter.write_workflow(Path(path), ci, target, force=force)
-    wheel = starter.wheel_command()
-    added = [starter.VENDOR, path] if wheel else [path]
-    commit = f"{shlex.join(['git', 'add', *added])}, commit and push"
-    steps = [step for step in (wheel, commit) if step]
+    steps = []
+    if ci is not None:
+        path = path or starter.WORKFLOW
+        starter.write_workflow(Path(path), ci, target, force=force)
+        wheel = starter.wheel_command()
+        added = [starter.VENDOR, path] if wheel else [path]
+        steps += [wheel] if wheel else []
+        steps.append(f"{shlex.join(['git', 'add', *added])}, commit and push")
+    else:
+        path = path or starter.ADAPTER
+        starter.write_adapter(Path(path), family or FAMILIES[0], force=force)
+        steps.append(shlex.join(["gradprobe", "check", f"{path}:backward"]))
     write_stdout(f"wrote {path}\n" + "".join(f"next: {step}\n" for step in steps))
-    if not Path(".git").exists():
+    if ci is not None and not Path(".git").exists():
         note("GitHub reads workflows at the root of a repository, which this folder is not")
-
-
-def _list(file: str, json_file: str | None) -> int:
-    from ..commands.target_list import listed_targets, render_targets
-
-    listed = listed_targets(file)
-    show_document(json_file, listed.as_json(), render_targets(listed, width()))
     return 0
-
-
-def _existing(word: str) -> str:
-    """The file, as it was named. Raises UsageFailure where there is none, with one that may be meant."""
-    from ..targets.find import existing_file
-
-    if not word.endswith(".py"):
-        words = f"init --list {word}: expected FILE.py"
-        raise UsageFailure(words, "without it, what is built in is listed")
-    existing_file(Path(word), word)
-    return word

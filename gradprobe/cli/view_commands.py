@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated
 
 from msgspec import structs
@@ -17,7 +14,6 @@ from ..inputs import history as last
 from ..model.documents import Reports, read_reports
 from ..model.failures import Failure, UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
-from ..model.layout_run import CloseUp
 from ..render.files import FORMS
 from ..render.source_places import with_origin
 from ..render.terminal import dump, note, terminal, width, write_stderr, write_stdout
@@ -43,34 +39,26 @@ def diff(
     row = lookup(name)
     if row is None:
         raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
-    place = _place(at)
+    place = None if at is None else _place(at)
     if repeated:
         write = write_stderr if call.forms.on_stdout else write_stdout
         write(f"as in the last check here: {call.request.command()}\n")
     chosen = "" if repeated else call.chosen
     planned = PlannedCheck("", call.request, close_up=(row.name, place), chosen=chosen)
     kept = last.kept_report(call.request) if repeated else None
-    view = _view_of(kept.close_ups if kept else (), row.name, place)
-    if kept is None or view is None:
-        return check_one(planned, call.forms, Setting(call.tracebacks, isolate=call.isolate))
-    made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
-    note(f"from the report of {made}, nothing was run")
-    report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
-    return tell(report, code_of_report(report), call.forms, call.tracebacks)
+    for view in kept.close_ups if kept else ():
+        if (
+            kept
+            and view.intermediate == row.name
+            and place in (None, (view.batch or 0, view.head))
+        ):
+            note("from the report of the last check, nothing was run")
+            report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
+            return tell(report, code_of_report(report), call.forms, call.tracebacks)
+    return check_one(planned, call.forms, Setting(call.tracebacks, isolate=call.isolate))
 
 
-def _view_of(
-    views: tuple[CloseUp, ...], name: str, place: tuple[int, int] | None
-) -> CloseUp | None:
-    for view in views:
-        if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
-            return view
-    return None
-
-
-def _place(word: str | None) -> tuple[int, int] | None:
-    if word is None:
-        return None
+def _place(word: str) -> tuple[int, int]:
     parts = word.split(",")
     if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
         raise UsageFailure(f"--at takes BATCH,HEAD, two whole numbers, got {word!r}")
@@ -91,26 +79,36 @@ def show(
     Of two reports it says what changed, in JSON too, and exits with 1 where something is worse: a
     verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
     """
-    if file is not None and newer is not None:
-        return _show_changes(file, newer, call.forms)
-    several = with_origin(_last() if file is None else read_reports(file))
-    with _fitting(file or str(last.FILE)):
+    reports = _last() if file is None else read_reports(file)
+    try:
+        if newer is not None:
+            return _show_changes(reports, read_reports(newer), call.forms)
+        several = with_origin(reports)
         _print(several, call)
         return call.forms.write(several, code_of_reports(several))
+    except _DAMAGE as error:
+        if isinstance(error, Failure):
+            raise
+        why = f"its parts do not fit together ({type(error).__name__}: {error})"
+        files = " or ".join(filter(None, (file or str(last.FILE), newer)))
+        way_out = "write it anew; with --traceback it says where"
+        raise UsageFailure(f"{files}: damaged, {why}", way_out) from error
 
 
-def _show_changes(old: str, new: str, forms: Forms) -> int:
+# What showing a report may raise whose parts have their types and do not fit together.
+_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+
+
+def _show_changes(before: Reports, after: Reports, forms: Forms) -> int:
     """Says what changed from one report to another; 1 where something is worse. Raises UsageFailure."""
     from ..render import comparison
 
     for flag in forms.files.keys() - {"--json"}:
-        raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json alone")
-    before, after = read_reports(old), read_reports(new)
-    with _fitting(f"{old} or {new}"):
-        changes = comparison.changes_of(before, after)
-        if not forms.on_stdout:
-            show_lines(comparison.render_comparison(changes, width()))
-        dump(forms.json, comparison.comparison_as_json(changes))
+        raise UsageFailure(f"{flag}: changes are written as --json alone")
+    changes = comparison.changes_of(before, after)
+    if not forms.on_stdout:
+        show_lines(comparison.render_comparison(changes, width()))
+    dump(forms.json, comparison.comparison_as_json(changes))
     return int(comparison.verdict_of(changes) == comparison.WORSE)
 
 
@@ -134,20 +132,3 @@ def _print(several: Reports, call: Call) -> None:
     for report in several.reports:
         say(report, call.tracebacks)
         show_lines(rendered(report, look) if is_shown else [])
-
-
-# What showing a report may raise whose parts have their types and do not fit together.
-_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
-
-
-@contextlib.contextmanager
-def _fitting(files: str) -> Iterator[None]:
-    """Shows saved reports; UsageFailure where the parts of one do not fit together."""
-    try:
-        yield
-    except _DAMAGE as error:
-        if isinstance(error, Failure):
-            raise
-        why = f"its parts do not fit together ({type(error).__name__}: {error})"
-        way_out = "write it anew; with --traceback it says where"
-        raise UsageFailure(f"{files}: damaged, {why}", way_out) from error

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import linecache
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -61,24 +59,23 @@ class _Watch:
 
     def __init__(self, planned: PlannedCheck, setting: Setting, forms: Forms) -> None:
         self._planned, self._setting, self._forms = planned, setting, forms
-        self._sources = Sources.of(at_first(planned))
+        self._files = at_first(planned)
         self._before: Report | None = None
         """The last that compared something."""
 
     def go_on(self) -> None:
         note(f"{self._planned.case_line}; Ctrl-C ends it")
         while True:
-            begun = time.time()
+            begun, sources = time.time(), Sources(self._files)
             try:
-                with abandoned_when(lambda: bool(self._sources.changed)):
+                with abandoned_when(lambda: bool(sources.changed)):  # noqa: B023
                     checked = self._checked()
             except AbandonedWork:
-                saved = self._sources.settled()
+                saved = sources.settled()
             else:
                 self._show(checked, time.time() - begun)
                 begin_child(IMPORTED_EARLY)
-                saved = self._wait(checked, begun)
-            self._sources = Sources.of(self._sources.digests)
+                saved = self._wait(sources, checked, begun)
             if (rows := terminal().rows) is not None:  # what stood there can be scrolled to
                 write_as_is("\n" * rows + "\x1b[H\x1b[J")
             words = f"{listed_files(saved)} saved" if saved else "the same again saved"
@@ -86,17 +83,13 @@ class _Watch:
 
     def _checked(self) -> CheckOutcome:
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
-        start, is_first = time.monotonic(), True
+        start, first = time.monotonic(), list[str]()
 
         def tell_first(so_far: Report) -> None:
-            nonlocal is_first
-            if not is_first or not so_far.runs:
-                return
-            is_first, run, seconds = False, so_far.runs[0], time.monotonic() - start
-            changes = changes_since(self._before, so_far)
-            lines = [*sentences_of([one for one in changes if one.what != "verdict"])]
-            lines.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
-            tick.over(lambda: note("\ngradprobe: ".join(lines)))
+            if so_far.runs and not first:
+                run, seconds = so_far.runs[0], time.monotonic() - start
+                first.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
+                tick.over(lambda: note(first[0]))
 
         with Progress() as tick:
             stages, echo = by_layout(self._planned, tick), sys.stderr.write
@@ -121,32 +114,26 @@ class _Watch:
             self._before = report
         self._forms.write(Reports(reports=(report,), origin=report.origin), checked.code)
 
-    def _wait(self, checked: CheckOutcome, begun: float) -> list[str]:
+    def _wait(self, before: Sources, checked: CheckOutcome, begun: float) -> list[str]:
         """The files that are saved next, or were since the check began."""
-        before = self._sources.digests
         files = imported(self._planned, checked)
-        files = files or {*before, *at_first(self._planned), *checked.report.sources}
-        digests = {file: before[file] for file in files & before.keys()}
-        for file in (
-            files - before.keys()
-        ):  # not known when the check began, it counts by its time
-            saved_at = os.stat(file).st_mtime if os.path.exists(file) else 0.0
-            digests[file] = "" if saved_at > begun else digest(file)
-        self._sources = Sources(digests)
+        files = files or {*self._files, *at_first(self._planned), *checked.report.sources}
+        self._files, waiting = files, Sources(files)
+        for file in files:
+            # One that was not known when the check began counts by its time.
+            unknown = "" if saved_at(file) > begun * 1e9 else waiting.digests[file]
+            waiting.digests[file] = before.digests.get(file, unknown)
         own = os.path.abspath(self._planned.request.target.rpartition(":")[0] or ".")
         waited = sorted(files, key=lambda file: (os.path.abspath(file) != own, file))
         note(f"waiting for {listed_files(waited)} to be saved")
-        return self._sources.wait()
+        return waiting.wait()
 
 
-@dataclass(frozen=True)
 class Sources:
-    digests: Mapping[str, str]
-    """Of files and folders what stood in them; "" of one that is missing."""
+    """Files and folders, and what stands in them now; "" in one that is missing."""
 
-    @classmethod
-    def of(cls, files: Iterable[str]) -> Sources:
-        return cls({file: digest(file) for file in sorted(files)})
+    def __init__(self, files: Iterable[str]) -> None:
+        self.digests = {file: digest(file) for file in sorted(files)}
 
     @property
     def changed(self) -> list[str]:
@@ -155,50 +142,40 @@ class Sources:
 
     def settled(self) -> list[str]:
         """The same, once nobody writes any more: an editor may save in several steps, with no file there in between."""
-        until, last_seen = time.monotonic() + _MISSING, None
-        while (now := Sources.of(self.digests)) != last_seen or (
-            now._lacks(self) and time.monotonic() < until
+        until, before = time.monotonic() + _MISSING, dict[str, str]()
+        while (now := Sources(self.digests).digests) != before or (
+            any(self.digests[file] and not found for file, found in now.items())
+            and time.monotonic() < until
         ):
-            last_seen = now
+            before = now
             time.sleep(_STILL)
         return self.changed
 
-    def _lacks(self, before: Sources) -> bool:
-        return any(before.digests[file] and not found for file, found in self.digests.items())
-
     def wait(self) -> list[str]:
-        """Those that were saved, as soon as one holds something else."""
-        before, now = "", self._stamps()
+        """Those that were saved, as soon as one holds something else. None is read as long as no time is another."""
+        before, now = list[int](), list(map(saved_at, self.digests))
         while before == now or not self.changed:
             time.sleep(_LOOK)
-            before, now = now, self._stamps()
+            before, now = now, list(map(saved_at, self.digests))
         return self.settled()
 
-    def _stamps(self) -> str:
-        """What changes with each save, without reading any."""
-        found = []
-        for path in self.digests:
-            with contextlib.suppress(OSError):
-                stat = os.stat(path)
-                found.append((path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return str(found)
+
+def saved_at(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_mtime_ns
+    return 0
 
 
 def digest(path: str) -> str:
     """Of a file what stands in it, of a folder which sources are there."""
-    try:
-        is_folder = os.path.isdir(path)
-        names = "\n".join(sorted(_beside(path))) if is_folder else ""
-        return hashlib.sha256(names.encode() or Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    return "\n".join(sorted(_beside(path))) if os.path.isdir(path) else last.digest_of(path)
 
 
 def at_first(planned: PlannedCheck) -> set[str]:
     """Files of which one is the target's, as far as its words say, and their folders: where nothing was imported."""
     words = (planned.request.target, planned.request.reference or "")
     files = {os.path.abspath(place) for word in words if (place := _file(word))}
-    folders = {os.path.dirname(file) for file in files} or {os.getcwd()}
+    folders = set(map(os.path.dirname, files)) or {os.getcwd()}
     return files.union(folders, *map(_beside, folders))
 
 
@@ -209,11 +186,10 @@ def _file(word: str) -> str:
     return ""
 
 
-def _beside(folder: str) -> Iterator[str]:
+def _beside(folder: str) -> set[str]:
     with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if Path(entry.name).suffix in _SOURCES:
-                yield entry.path
+        return {each.path for each in os.scandir(folder) if Path(each.name).suffix in _SOURCES}
+    return set()
 
 
 def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:

@@ -7,10 +7,9 @@ import json
 import os
 import shlex
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from ..processes.executables import (
 from ..render.notation import CAUTION
 from ..render.rows import folded, headed
 from ..source.kernel_file import KernelFile
-from .mutants import CLASSES, Mutant
+from .mutants import Mutant
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did_not_run"
 # A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
@@ -48,11 +47,7 @@ class Gate:
 
     @classmethod
     def of(cls, words: str) -> Gate:
-        """A command; one of gradprobe's is run by this Python with this gradprobe.
-
-        Raises:
-            UsageFailure: it is empty, or its quotes do not close.
-        """
+        """A command; one of gradprobe's is run by this Python with this gradprobe. UsageFailure where it is none."""
         try:
             first, *rest = shlex.split(words)
         except ValueError as error:
@@ -62,11 +57,7 @@ class Gate:
         return cls(gradprobe_command(*rest) if own else (first, *rest), words, own)
 
     def judged(self, code: int) -> str:
-        """KILLED, SURVIVED or INVALID, from the exit code as Popen gives it.
-
-        gradprobe exits with 1 for a mismatch, and with more for a kernel that does not run. Every other gate exits with
-        anything but 0 for a failing test.
-        """
+        """KILLED, SURVIVED or INVALID, from the exit code as Popen gives it: gradprobe's own says which are no kill."""
         if code == 0:
             return SURVIVED
         return KILLED if code == 1 or not self.own else INVALID
@@ -75,8 +66,7 @@ class Gate:
         """The line of what a gate wrote that says most: its first mismatch, its first failure, else the last."""
         heads = ("FIRST MISMATCH ", "gradprobe: ") if self.own else ("FAILED ", "ERROR ")
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        last = lines[-1] if lines else ""
-        return next((line for line in lines if line.startswith(heads)), last)
+        return next((line for line in lines if line.startswith(heads)), (lines or [""])[-1])
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,7 @@ class Shadow:
         return (self.folder / "loaded").exists()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Campaign:
     """What is asked of a file's mutants, and what came of them so far, or in the end."""
 
@@ -116,12 +106,12 @@ class Campaign:
     gate: Gate
     file: KernelFile
     possible: int
-    """How many mutants the file has, of the classes asked for."""
+    """How many mutants the file has."""
     chosen: tuple[Mutant, ...]
     workers: int
     timeout: float | None
     """Seconds for one mutant; None for what the gate's own time on the file gives."""
-    outcomes: tuple[Mutant, ...] = ()
+    outcomes: list[Mutant] = field(default_factory=list)
     """Those with a verdict, in the order of the file."""
     seconds: float = 0.0
     plain_seconds: float = 0.0
@@ -132,21 +122,19 @@ class Campaign:
 
     @property
     def exit_code(self) -> int:
-        """0 where none survived and any was killed, 1 where one survived, 3 where nothing ran."""
-        if self.having(SURVIVED):
-            return 1
-        return 0 if self.having(KILLED) else 3
+        """0 where every mutant that ran was killed, 1 where one survived, 3 where nothing ran."""
+        return 1 if self.having(SURVIVED) else 0 if self.having(KILLED) else 3
 
-    def run(self) -> Iterator[Campaign]:
-        """Puts every chosen mutant to the gate: what is known after each.
+    def run(self) -> Iterator[int]:
+        """Puts every chosen mutant to the gate: how many are done after each.
 
         Raises:
             UsageFailure, TargetFailure: the gate does not pass the file as it is, or never imports it.
         """
         start, found = time.perf_counter(), dict[int, Mutant]()
         with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
-            plain = self._as_it_is(Path(folder))
-            limit = self.timeout or _TIMES * plain.seconds + _MORE
+            self.plain_seconds = self._seconds_as_it_is(Path(folder))
+            limit = self.timeout or _TIMES * self.plain_seconds + _MORE
             shadows = [Shadow(self.file.path, Path(folder) / each.name) for each in self.chosen]
             for mutant, shadow in zip(self.chosen, shadows, strict=True):
                 shadow.write(mutant.plant(self.file.text))
@@ -154,42 +142,34 @@ class Campaign:
             ends = run_programs(programs, timeout=limit, workers=self.workers)
             with contextlib.closing(ends):  # type: ignore[type-var]
                 for ended in ends:
-                    verdict, words = self._judged(ended, shadows[ended.number], limit)
-                    found[ended.number] = replace(
-                        self.chosen[ended.number],
-                        verdict=verdict,
-                        words=words,
-                        seconds=ended.seconds,
+                    at, seconds = ended.number, round(ended.seconds, 3)
+                    verdict, words = self._judged(ended, shadows[at], limit)
+                    found[at] = replace(
+                        self.chosen[at], verdict=verdict, words=words, seconds=seconds
                     )
-                    outcomes = tuple(found[number] for number in sorted(found))
-                    took = time.perf_counter() - start
-                    yield replace(
-                        self, outcomes=outcomes, seconds=took, plain_seconds=plain.seconds
-                    )
+                    self.outcomes = [found[number] for number in sorted(found)]
+                    self.seconds = time.perf_counter() - start
+                    yield len(found)
 
     def _program(self, shadow: Shadow) -> Program:
         return shadow.program(self.gate.command, COLUMNS="120", GRADPROBE_FIX_BUDGET="0")
 
-    def _as_it_is(self, folder: Path) -> EndedProgram:
-        """What the gate does to the file as it is."""
-        gate, shadow = self.gate, Shadow(self.file.path, folder / "as-it-is")
+    def _seconds_as_it_is(self, folder: Path) -> float:
+        """What the gate takes on the file as it is, which it is to pass."""
+        gate, path = self.gate, self.file.path
+        shadow = Shadow(path, folder / "as-it-is")
         shadow.write(self.file.text)
         (plain,) = run_programs([self._program(shadow)], timeout=self.timeout)
         if plain.code != 0:
-            what = (
-                "took too long" if plain.code is None else f"ended with exit code {plain.code}"
-            )
-            words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
+            end = "took too long" if plain.code is None else f"exit code {plain.code}"
+            words = f"the gate fails without any fault: {gate.words}: {end}: {gate.telling(plain.output)}"
             is_refused = gate.own and plain.code == UsageFailure.exit_code
             kind = UsageFailure if is_refused else TargetFailure
             raise kind(words, "make it pass on the file as it is first")
         if not shadow.was_loaded:
-            path = self.file.path
-            way_out = (
-                f"name the file that it runs with --file, or import {path.name} as a module"
-            )
+            way_out = f"name what it runs with --file, or import {path.name} as a module"
             raise TargetFailure(f"{gate.words}: passes, but never imports {path}", way_out)
-        return plain
+        return plain.seconds
 
     def _judged(self, ended: EndedProgram, shadow: Shadow, limit: float) -> tuple[str, str]:
         """The verdict, and what the gate says."""
@@ -204,91 +184,72 @@ class Campaign:
         return verdict, words
 
 
-_GAP = "survived: the gate has a gap, or the edit changes no result"
-# Mutants that did not run and are named; the others are in the JSON.
+# Of an exit code the verdict of a campaign, the word that heads it, and its style.
+_VERDICTS = {
+    0: (KILLED, "KILLED", "bold green"),
+    1: (SURVIVED, "SURVIVED", "bold red"),
+    3: (INVALID, "NOT RUN", f"bold {CAUTION}"),
+}
+# Mutants that did not run and are named; all are in the JSON.
 _NAMED = 3
-_STYLES = {KILLED: "bold green", SURVIVED: "bold red", INVALID: f"bold {CAUTION}"}
 
 
 def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
-    """The campaign as lines; the table fits 80 columns, sentences and code are folded to `width`."""
-    yield from _verdict(campaign, width)
-    yield from (Text(), *_table(campaign), Text())
-    survivors = campaign.having(SURVIVED)
-    if survivors:
-        yield Text(f"  {_GAP}", "dim")
-    for mutant in survivors:
-        yield from _mutant(mutant, width)
-    for sentence in _sentences(campaign):
-        yield from folded(sentence, width)
-
-
-def _verdict(campaign: Campaign, width: int) -> list[Text]:
-    verdict = {0: KILLED, 1: SURVIVED, 3: INVALID}[campaign.exit_code]
-    invalid = len(campaign.having(INVALID))
+    """The verdict, each mutant that survived as a diff, and why others did not run."""
+    verdict, head, style = _VERDICTS[campaign.exit_code]
+    invalid, survivors = campaign.having(INVALID), campaign.having(SURVIVED)
     words = f"{len(campaign.having(verdict)):,} of {plural(len(campaign.outcomes), 'fault')}"
     if invalid and verdict != INVALID:
-        words += f" ({invalid:,} did not run)"
-    head = "NOT RUN" if verdict == INVALID else verdict.upper()
-    told = f"{words}: {campaign.target}, by {campaign.gate.words}"
-    return headed(head, _STYLES[verdict], told, width)
-
-
-def _table(campaign: Campaign) -> Iterator[Text]:
-    """How many of each class were killed."""
-    longest = max(map(len, CLASSES.values()))
-    for name, title in CLASSES.items():
-        those = [each.verdict for each in campaign.outcomes if each.fault_class == name]
-        if those:
-            killed, planted = those.count(KILLED), len(those)
-            style = "green" if killed == planted else "red"
-            told = f"{killed:>3,} of {planted:,} killed"
-            yield Text.assemble(f"  {name:<6}{title:<{longest}}  ", (told, style))
-
-
-def _mutant(mutant: Mutant, width: int) -> Iterator[Text]:
-    words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}"
-    yield Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
-    for sign, code, style in (("-", mutant.before, "red"), ("+", mutant.after, "green")):
-        fold = textwrap.TextWrapper(
-            max(width, 40), f"    {sign} ", " " * 10, break_on_hyphens=False
-        )
-        yield from (Text(line, style) for line in fold.wrap(code))
-
-
-def _sentences(campaign: Campaign) -> Iterator[str]:
-    invalid = campaign.having(INVALID)
-    for mutant in invalid[:_NAMED]:
-        words = mutant.words.removeprefix("gradprobe: ")
-        yield f"did not run: {mutant.name}, line {mutant.line}: {words}"
-    if len(invalid) > _NAMED:
-        yield f"and {len(invalid) - _NAMED:,} more did not run: --json FILE names them"
-    faults = plural(campaign.possible, "fault")
-    possible = f"{faults} that can be planted in {campaign.file.path.name}"
+        words += f" ({len(invalid):,} did not run)"
+    yield from headed(
+        head, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width
+    )
+    yield Text()
+    if survivors:
+        yield Text("  survived: the gate has a gap, or the edit changes no result", "dim")
+    for one in survivors:
+        words = f"  {one.fault_class}  {one.name} in {one.function}"
+        yield Text.assemble("  ", (f"{campaign.file.path.name}:{one.line}", "bold"), words)
+        yield Text(f"    - {one.before}", "red")
+        yield Text(f"    + {one.after}", "green")
+    for one in invalid[:_NAMED]:
+        words = one.words.removeprefix("gradprobe: ")
+        yield from folded(f"did not run: {one.name}, line {one.line}: {words}", width)
+    faults = (
+        f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
+    )
     took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
-    yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
+    yield from folded(f"tried {len(campaign.outcomes):,} of {faults}, {took}", width)
 
 
 def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
     """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
-    gate = campaign.gate
+    gate, mutants = campaign.gate, []
+    names = (
+        "name",
+        "function",
+        "line",
+        "before",
+        "after",
+        "diff",
+        "verdict",
+        "words",
+        "seconds",
+    )
+    for mutant in campaign.outcomes:
+        fields = {name: getattr(mutant, name) for name in names}
+        mutants.append(fields | {"class": mutant.fault_class})
     return {
         "schema": "gradprobe.mutate/1",
-        "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
+        "verdict": {0: KILLED, 1: SURVIVED, 3: "error"}[campaign.exit_code],
         "target": campaign.target,
         "file": str(campaign.file.path),
         "gate": {"command": gate.words, "own": gate.own, "seconds": campaign.plain_seconds},
         "possible": campaign.possible,
         "chosen": len(campaign.chosen),
         "planted": len(campaign.outcomes),
-        **{verdict: len(campaign.having(verdict)) for verdict in _STYLES},
-        "mutants": list(map(_as_plain, campaign.outcomes)),
+        **{verdict: len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
+        "mutants": mutants,
         "reproduce": repro_command,
         "seconds": round(campaign.seconds, 3),
     }
-
-
-def _as_plain(mutant: Mutant) -> dict[str, Any]:
-    names = ("name", "function", "line", "before", "after", "diff", "verdict", "words")
-    told = {name: getattr(mutant, name) for name in names}
-    return told | {"class": mutant.fault_class, "seconds": round(mutant.seconds, 3)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,10 @@ from ..model.intermediates import PRODUCTS
 from ..model.number import listed
 from ..numerics.coarser import Model, Operand
 from ..numerics.declared_precision import CoarserArithmetic
-from ..numerics.evidence import MeasuredRun
-from ..probing.experiment import Experiment, experiment_of, inputs_of
+from ..probing.experiment import experiment_of, inputs_of
 from ..probing.measure import measure
 from ..render.rows import folded, headed
-from ..runtime.run import Trace, run_target
+from ..runtime.run import run_target
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ SCHEMA = "gradprobe.contract/3"
 # What does not come with a target's own shapes: long enough to tell tiles apart, and a scale that is a power of two.
 DEFAULTS = {"batch": 1, "heads": 1, "head_dim": 64}
 SEQLEN = 512
-_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens")
-_FOREIGN = ("inputs", "pattern", "layout", "runs", "repeat", "poison", "recover", "strict")
+_LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
+_FOREIGN = {"inputs", "pattern", "layout", "runs", "repeat", "poison", "recover", "strict"}
 
 
 @dataclass(frozen=True)
@@ -51,22 +50,19 @@ class Contract:
     reproduce: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        fields = dict(vars(self))
+        fields, verdict = dict(vars(self)), "not read" if self.unread else "read"
         case: Case = fields.pop("case")
-        verdict = "not read" if self.unread else "read"
         head = {"schema": SCHEMA, "verdict": verdict, "dtype": case.dtype, "seed": case.seed}
         return head | fields
 
 
 def read_contract(request: CheckRequest) -> Contract:
     """Runs a target on values that tell its arithmetic; UsageFailure of an option that says nothing here."""
-    for name in _FOREIGN:
-        if name in request.options:
-            words = f"{flag_of(name)}: contract runs contiguous values of its own, each once"
-            raise UsageFailure(words, "drop it; gradprobe check takes it")
-    options = {**DEFAULTS, **request.options, "pattern": "dyadic"}
-    if not any(name in options for name in _LENGTHS):
-        options["seqlen"] = SEQLEN
+    for name in request.options.keys() & _FOREIGN:
+        words = f"{flag_of(name)}: contract runs contiguous values of its own, each once"
+        raise UsageFailure(words, "drop it; gradprobe check takes it")
+    lengths = {} if request.options.keys() & _LENGTHS else {"seqlen": SEQLEN}
+    options = {**DEFAULTS, **lengths, **request.options, "pattern": "dyadic"}
     with contextlib.redirect_stdout(sys.stderr):
         from ..inputs.versions import environment
         from ..pipeline.resolve import resolve_problem
@@ -84,44 +80,33 @@ def contract_of(target: Target, case: Case) -> Contract:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
-    experiment, trace = _ran(target, case, pattern="dyadic")
+    is_wide = case.dtype == "float32"
+    experiment = experiment_of(replace(case, pattern="normal" if is_wide else "dyadic"), target)
+    inputs = inputs_of(experiment, ())
+    trace = run_target(target, experiment.case, inputs).trace
+    assert trace is not None  # what is contiguous may not be refused
     given = [name for name in PRODUCTS if name in trace.values]
     if not given:
         words = f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off"
         raise TargetFailure(words)
     absent = tuple(name for name in PRODUCTS if name not in given)
-    contract = Contract(target.name, experiment.case, absent=absent)
-    if case.dtype == "float32":
-        return _of_float32(contract, target)
-    # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
-    exact = _measured(experiment, trace)
-    findings = exact.comparison.findings
-    unread = tuple(name for name in given if name in findings and findings[name].mismatched)
-    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one.by, Model)}
-    operands = [one.by.product for one in exact.coarser if isinstance(one.by, Operand)]
-    return replace(contract, operand="".join(operands), sums=sums, unread=unread)
-
-
-def _of_float32(contract: Contract, target: Target) -> Contract:
-    experiment, trace = _ran(target, contract.case, pattern="normal")
-    for dots in ("ieee", "tf32"):
+    contract = Contract(target.name, case, absent=absent)
+    for dots in ("ieee", "tf32") if is_wide else ():
         # The target is run as it was asked for, and judged by one and the other.
         judged = replace(experiment, case=replace(experiment.case, dots=dots))
-        if _measured(judged, trace).comparison.matches:
+        if measure(judged, inputs_of(judged, ()), trace).comparison.matches:
             return replace(contract, dots=dots)
-    return replace(contract, unread=tuple(name for name in PRODUCTS if name in trace.values))
-
-
-def _ran(target: Target, case: Case, **changes: Any) -> tuple[Experiment, Trace]:
-    case = replace(case, **changes)
-    experiment = experiment_of(case, target)
-    trace = run_target(target, case, inputs_of(experiment, ())).trace
-    assert trace is not None  # what is contiguous may not be refused
-    return experiment, trace
-
-
-def _measured(experiment: Experiment, trace: Trace) -> MeasuredRun:
-    return measure(experiment, inputs_of(experiment, ()), trace)
+    if is_wide:
+        return replace(contract, unread=tuple(given))
+    # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
+    exact = measure(experiment, inputs_of(experiment, ()), trace)
+    findings = exact.comparison.findings
+    unread = tuple(name for name in given if name in findings and findings[name].mismatched)
+    sums = {
+        each.name: _sum_in_words(each) for each in exact.coarser if isinstance(each.by, Model)
+    }
+    operands = [each.by.product for each in exact.coarser if isinstance(each.by, Operand)]
+    return replace(contract, operand="".join(operands), sums=sums, unread=unread)
 
 
 def _sum_in_words(of: CoarserArithmetic) -> str:
@@ -137,8 +122,17 @@ def render_contract(contract: Contract, width: int) -> list[Text]:
     from rich.text import Text
 
     verdict = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
-    lines = [*headed(*verdict, _headline(contract), width), Text("")]
-    for words in _notes(contract):
+    found = contract.environment
+    notes = [f"{name} is not given" for name in contract.absent]
+    notes.append("  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton")))
+    notes.append(f"again: {contract.reproduce}")
+    if contract.unread:
+        notes.insert(
+            0,
+            "the arithmetic of a wrong kernel cannot be read: gradprobe check says whether it is one",
+        )
+    lines = [*headed(*verdict, _headline(contract), width), Text()]
+    for words in notes:
         lines += folded(words, width, "dim")
     return lines
 
@@ -150,16 +144,7 @@ def _headline(contract: Contract) -> str:
     if contract.dots:
         how = "IEEE float32" if contract.dots == "ieee" else "TF32 or coarser"
         return f"{name}: multiplies in {how}"
-    words = [f"sums {name} in {how}" for name, how in contract.sums.items()]
+    words = [f"sums {gradient} in {how}" for gradient, how in contract.sums.items()]
     if contract.operand:
         words.append(f"rounds {contract.operand} before the scores")
     return f"{name}: {'; '.join(words or ['sums in float32'])}"
-
-
-def _notes(contract: Contract) -> Iterator[str]:
-    if contract.unread:
-        yield "gradprobe check says whether the kernel is right: the arithmetic of a wrong one cannot be read"
-    yield from (f"{name} is not given" for name in contract.absent)
-    found = contract.environment
-    yield "  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton"))
-    yield f"again: {contract.reproduce}"

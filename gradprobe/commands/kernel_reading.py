@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from rich.text import Text
 from ..model.failures import TargetFailure
 from ..model.number import plural
 from ..model.writing import visible
-from ..render.reasons import code_window
 from ..render.rows import folded
 from ..source.lint import FOREIGN, KernelStrides, LintFinding
 
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
 _STYLES = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}
-# Code is shown as far as this from a line's ends at least, where lines are cut.
-_LEAST = 40
 # As many findings as 24 rows have room for.
 _MOST = 3
 
@@ -91,23 +87,35 @@ def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     findings = []
     for finding in inquiry.findings:
-        said = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
-        fields = asdict(finding) | said
+        fields = asdict(finding) | {
+            "rule": FOREIGN,
+            "sentence": finding.sentence,
+            "fix": finding.fix,
+        }
         findings.append(fields | structs.asdict(fields.pop("where")))
-    document = asdict(inquiry) | {"findings": findings, "target": inquiry.word}
-    del document["word"]
-    return {"schema": "gradprobe.lint/2", "verdict": inquiry.verdict, **document}
+    more = {"kernels": inquiry.kernels, "untold": inquiry.untold, "target": inquiry.word}
+    head = {"schema": "gradprobe.lint/2", "verdict": inquiry.verdict}
+    return head | {"findings": findings} | more
 
 
 def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
     """Lines of a console: the verdict, then as many findings as 24 rows have room for, with `details` all."""
-    count, verdict = len(inquiry.findings), inquiry.verdict
+    findings, verdict, untold = inquiry.findings, inquiry.verdict, inquiry.untold
+    count = len(findings)
+    most = max(count, len(untold)) if details else _MOST
     none = "no pointer advances by a stride that is called another tensor's"
-    head = f"{verdict.upper()}  {plural(count, 'wrong stride') if count else none}"
-    lines = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])]
-    most = max(count, len(inquiry.untold)) if details else _MOST
-    for finding in inquiry.findings[:most]:
-        lines += [Text(""), *_shown(finding, max(width, _LEAST))]
+    head = plural(count, "wrong stride") if count else none
+    lines = [Text(f"{verdict.upper()}  {head} ({inquiry.word})", style=_STYLES[verdict])]
+    for finding in findings[:most]:
+        at = finding.where
+        file = min(os.path.relpath(at.file), at.file, key=len)
+        lines += [Text(), Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", "bold")]
+        for words, style in ((at.code, ""), (finding.sentence, ""), (finding.fix, "green")):
+            lines += (
+                folded(visible(f"fix: {words}" if style else words), width, style)
+                if words
+                else []
+            )
     if count > most:
         more = f"  and {plural(count - most, 'wrong stride')} more: the same with --details"
         lines.append(Text(more, style="bold"))
@@ -115,21 +123,8 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     kernels = plural(len(inquiry.kernels), "kernel")
     read = f"read {kernels} by the names of their parameters; no kernel was run"
     lines += folded(read, width, "dim")
-    if inquiry.untold:
-        rest = " and others" if len(inquiry.untold) > most else ""
+    if untold:
+        rest = " and others" if len(untold) > most else ""
         what = "not followed everywhere, or by strides whose names tell no tensor"
-        names = visible(", ".join(inquiry.untold[:most]))
-        lines += folded(f"{what}: {names}{rest}", width, "dim")
+        lines += folded(f"{what}: {visible(', '.join(untold[:most]))}{rest}", width, "dim")
     return lines
-
-
-def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
-    at = finding.where
-    file = min(os.path.relpath(at.file), at.file, key=len)
-    yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", "bold")
-    code, column = code_window(visible(at.code), at.column or 0, at.length, width - 2)
-    yield Text(f"  {code}")
-    yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", "red")
-    yield from folded(visible(finding.sentence), width)
-    if finding.fix:
-        yield from folded(visible(f"fix: {finding.fix}"), width, "green")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import random
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -19,21 +18,8 @@ from ..source.rewrites.all_rows import OPERATORS
 from ..source.syntax import Edit, edited
 from .suite.plan import DESCRIBER, TargetSignature
 
-# The classes of faults that are planted, in the order in which they are told.
-CLASSES = {
-    "S1": "another tensor's stride",
-    "S3": "index, offset or head map",
-    "I64": "32-bit offsets",
-    "M1": "which keys are seen",
-    "M2": "range of tiles",
-    "M3": "partial tiles and bounds",
-    "N1": "rows that see nothing",
-    "N2": "memory that nobody wrote",
-    "A": "algebra",
-    "ACC": "accumulation",
-    "RACE": "order of threads",
-    "PREC": "precision",
-}
+CLASSES = ("S1", "S3", "I64", "M1", "M2", "M3", "N1", "N2", "A", "ACC", "RACE", "PREC")
+"""The classes of faults that are planted; `gradprobe explain S1` says what one is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,6 @@ class Mutant:
     """Its operator, with a number among those of the file: "another-stride-12"."""
     fault_class: str
     function: str
-    file: str
     line: int
     before: str
     """That line as it stands, without its indent."""
@@ -74,41 +59,35 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
     """
     found: list[Mutant] = []
     for name, operator in OPERATORS.items():
-        changes = sorted(
-            operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits]
-        )
-        kept = list(filter(None, (_mutant(file, change) for change in changes)))
-        for number, mutant in enumerate(kept, 1):
-            found.append(replace(mutant, name=f"{name}-{number}"))
+        changes = list(operator(file))
+        changes.sort(key=lambda change: [(edit.start, edit.text) for edit in change.edits])
+        kept = filter(None, (_mutant(file, change) for change in changes))
+        found += (replace(mutant, name=f"{name}-{at}") for at, mutant in enumerate(kept, 1))
     return found
 
 
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
-    ours, theirs = file.text.split("\n"), edited(file.text, change.edits).split("\n")
-    function = next(
-        node for node in file.above(change.node) if isinstance(node, ast.FunctionDef)
-    )
-    pairs = enumerate(zip(ours, theirs, strict=False), 1)
-    differing = [(line, *pair) for line, pair in pairs if pair[0] != pair[1]]
-    if len(ours) != len(theirs) or len(differing) != 1:
+    ours, theirs = file.lines, edited(file.text, change.edits).split("\n")
+    function = next(file.above(change.node, ast.FunctionDef))
+    lines = [at for at, pair in enumerate(zip(ours, theirs, strict=False)) if len({*pair}) > 1]
+    if len(ours) != len(theirs) or len(lines) != 1:
         return None
-    ((line, old, new),), name = differing, file.path.name
-    old, new = old.rstrip(), new.rstrip()
-    body = theirs[function.lineno - 1 : function.end_lineno]
-    with contextlib.suppress(SyntaxError):
-        ast.parse(textwrap.dedent("\n".join(body)))
-        return Mutant(
-            name="",
-            fault_class=change.fault_class,
-            function=function.name,
-            file=file.file,
-            line=line,
-            before=old.strip(),
-            after=new.strip(),
-            edits=change.edits,
-            diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
-        )
-    return None
+    try:
+        ast.parse(textwrap.dedent("\n".join(theirs[function.lineno - 1 : function.end_lineno])))
+    except SyntaxError:
+        return None
+    (at,), name = lines, file.path.name
+    old, new, line = ours[at].rstrip(), theirs[at].rstrip(), at + 1
+    return Mutant(
+        name="",
+        fault_class=change.fault_class,
+        function=function.name,
+        line=line,
+        before=old.strip(),
+        after=new.strip(),
+        edits=change.edits,
+        diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
+    )
 
 
 def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:

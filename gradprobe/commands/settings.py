@@ -84,19 +84,17 @@ class Settings:
             UsageFailure: a case has no target.
         """
         top, plan = self.top, list[PlannedCheck]()
-        default = {"": Scope()} if top.targets else {}
-        for name, case in (self.cases or default).items():
+        for name, case in (self.cases or {"": Scope()}).items():
             targets = case.targets or top.targets
-            if not targets:
+            if name and not targets:
                 what = f"[tool.gradprobe.cases.{name}] of {self.place} has no target"
                 way_out = 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
                 raise UsageFailure(what, way_out)
-            options = merged(case.options, top.options)
-            own = (case.family or top.family, case.reference or top.reference, options)
+            own = (case.family or top.family, case.reference or top.reference)
             for target in targets:
-                request = CheckRequest(target, *own)
+                request = CheckRequest(target, *own, merged(case.options, top.options))
                 plan.append(PlannedCheck(f"{target} {name}".rstrip(), request))
-        order = list(dict.fromkeys([*top.targets, *(check.request.target for check in plan)]))
+        order = [*top.targets, *(check.request.target for check in plan)]
         return sorted(plan, key=lambda check: order.index(check.request.target))
 
 
@@ -109,20 +107,16 @@ def merged(strong: Mapping[str, Any], weak: Mapping[str, Any]) -> dict[str, Any]
 def settings_of(folder: Path) -> Settings:
     """What the nearest pyproject.toml with a table says, from a folder upwards. UsageFailure."""
     for file in _files(folder):
-        table = table_of(file)
+        table = _table_of(file)
         if table is None:
             continue
-        top = dict(table)
+        top, scopes = dict(table), dict[str, Scope]()
         cases, limit = top.pop("cases", {}), top.pop("timeout", None)
-        if not isinstance(cases, Mapping) or not all(
-            isinstance(c, dict) for c in cases.values()
-        ):
+        if not isinstance(cases, dict) or not all(isinstance(c, dict) for c in cases.values()):
             way_out = "write [tool.gradprobe.cases.NAME] above a case's options"
             raise UsageFailure(f"{file}: cases in [tool.gradprobe] must hold tables", way_out)
-        scopes = {
-            name: _scope(file, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS)
-            for name, case in cases.items()
-        }
+        for name, case in cases.items():
+            scopes[name] = _scope(file, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS)
         if limit is not None:
             limit = _word(_TIMEOUT, limit, f"timeout in [tool.gradprobe] of {file}")
         place = min(os.path.relpath(file), str(file), key=len)
@@ -134,21 +128,16 @@ def _files(folder: Path) -> list[Path]:
     return [above / "pyproject.toml" for above in (folder, *folder.parents)]
 
 
-def table_of(file: Path) -> Mapping[str, Any] | None:
+def _table_of(file: Path) -> Mapping[str, Any] | None:
     """The table of one pyproject.toml; None where it has none."""
-    if not os.path.isfile(file):
-        return None
     try:
-        raw = file.read_bytes()
+        text = file.read_text("utf-8", "replace") if file.is_file() else ""
     except OSError as error:
         what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
         way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
         raise UsageFailure(what, way_out) from None
-    if b"gradprobe" not in raw.replace(b"\0", b""):  # most files, read by no parser
+    if "gradprobe" not in text:  # most files, read by no parser
         return None
-    if b"\0" in raw:
-        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
-    text = raw.decode(errors="replace")
     try:
         import tomllib
     except ImportError:  # Python 3.10
@@ -158,8 +147,7 @@ def table_of(file: Path) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError) as error:
         if "tool.gradprobe" not in text:
             return None
-        why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise UsageFailure(f"{file} is not valid TOML: {why}") from None
+        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
     table = tools.get("gradprobe") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
@@ -172,9 +160,8 @@ def refuse_misspelt(folder: Path) -> None:
         text = file.read_text("utf-8", "replace") if file.is_file() else ""
         tools = re.findall(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", text, re.MULTILINE)
         for close in difflib.get_close_matches("gradprobe", tools, 1, 0.85):
-            if close != "gradprobe":
-                what = f"{file}: [tool.{close}] is no table of gradprobe's"
-                raise UsageFailure(what, "did you mean [tool.gradprobe]? else name a TARGET")
+            what = f"{file}: [tool.{close}] is no table of gradprobe's"
+            raise UsageFailure(what, "did you mean [tool.gradprobe]? else name a TARGET")
 
 
 def _scope(
@@ -187,9 +174,6 @@ def _scope(
         if name not in rows:
             way_out = did_you_mean(name, rows, "") or did_you_mean(name, rows)
             raise UsageFailure(f"unknown key {key!r} {place}", way_out)
-        if name in found:
-            words = f"{key!r} is set twice {place}, with - and with _"
-            raise UsageFailure(words, "keep one of them")
         found[name] = _word(rows[name], value, f"{key} {place}")
 
     def from_here(word: str) -> str:
@@ -198,14 +182,13 @@ def _scope(
             return word
         return f"{os.path.relpath(file.parent / place)}:{name}"
 
-    targets = tuple(from_here(word) for word in found.pop("targets", ()))
+    targets = tuple(map(from_here, found.pop("targets", ())))
     reference = from_here(found.pop("reference")) if "reference" in found else None
-    family = found.pop("family", None)
     if "inputs" in found:
         found["inputs"] = os.path.relpath(file.parent / found["inputs"])
     if "layouts" in found:
         found["runs"] = found.pop("layouts")
-    return Scope(targets, family, reference, found)
+    return Scope(targets, found.pop("family", None), reference, found)
 
 
 def _word(option: Option, value: Any, where: str) -> Any:

@@ -14,7 +14,7 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import flags
 from ..inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
 from ..model.assignment import LAYOUTS, SCALED, TENSORS, Assigned, run_name
-from ..model.layout_run import (
+from ..model.layout_run import (  # fmt: skip
     ALONE,
     FAILED,
     MATCH,
@@ -25,8 +25,8 @@ from ..model.layout_run import (
     Run,
     SurveyedLayout,
     add_counts,
-)  # fmt: skip
-from ..model.memory_finding import ERROR, HUGE, OUTSIDE, VECTOR, WARNING, WarningNote
+)
+from ..model.memory_finding import ERROR, HUGE, OUTSIDE, WARNING, WarningNote
 from ..model.number import listed
 from ..model.report import Report, SurveySummary
 from .suite.checking import FACTORY, Setting, check_each
@@ -38,9 +38,9 @@ from .suite.tries import TRIES, PlannedTry, TryOutcome
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 # Run with either fill even when there is little time: strides that are mixed up show in the first, in the second where
 # a target takes no last stride but 1, and offsets that overflow in the third.
-_THOROUGH = ("distinct", "distinct-unit", HUGE)
-# What is tried of one tensor alone then.
-_FAST = {"do": ("blhd", "distinct")} | dict.fromkeys(VECTORS, ("distinct",))
+_THOROUGH = (CONTIGUOUS, "distinct", "distinct-unit", HUGE)
+# What is tried of dO alone then, and of no other tensor.
+_FAST = ("blhd", "distinct")
 # Elements of one tensor that an offset of 32 bits still reaches.
 _NARROW = 2**31
 # How programs lay tensors, by layout. Those that save O are tried where the target takes it.
@@ -63,7 +63,7 @@ class LayoutTrial:
     thorough: bool = True
     """Whether it is run twice, in guard bands of NaN and of large numbers."""
     severity: str = WARNING
-    """Of a failure by its hazard alone."""
+    """Of a failure that only offsets beyond 2^31 show."""
 
     @property
     def title(self) -> str:
@@ -79,55 +79,44 @@ class LayoutTrial:
         return SurveyedLayout(kind=kind, row=row, layout=layout, thorough=self.thorough)
 
     @property
-    def hazard(self) -> str:
-        """HUGE, or VECTOR where a vector of parameters alone is strided; "" of all other layouts."""
-        if self.tried.layout == HUGE:
-            return HUGE
-        return VECTOR if self.tried.row in VECTORS and self.tried.layout != "offset" else ""
+    def is_huge(self) -> bool:
+        return self.tried.layout == HUGE
 
-    def without_hazard(self) -> LayoutTrial:
-        """The same strides within 2^31 elements; the vector contiguous."""
-        scaled = tuple((tensor, SCALED) for tensor, _ in self.assigned)
-        return replace(self, assigned=scaled) if self.hazard == HUGE else FIRST
-
-
-FIRST = LayoutTrial((("all", CONTIGUOUS),))
-"""What the target takes is found on it, and it counts without the hazard of a vector."""
+    def scaled(self) -> LayoutTrial:
+        """The same strides within 2^31 elements."""
+        return replace(self, assigned=tuple((tensor, SCALED) for tensor, _ in self.assigned))
 
 
 def trials_of(
     shapes: Mapping[str, tuple[int, ...]], *, fast: bool, strict: bool = False
 ) -> tuple[LayoutTrial, ...]:
-    """All trials of tensors of these shapes: FIRST, then all at once, which shows most.
+    """All trials of tensors of these shapes: the contiguous one, then all at once, which shows most.
 
     Args:
-        fast: hardly any tensor alone, and hardly any trial thorough.
+        fast: dO is the one tensor that is tried alone, and hardly any trial is thorough.
         strict: whether nothing is a warning; nor is an offset beyond 2^31 where a tensor is itself that large.
     """
     is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
-    trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS[1:]]
+    trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS]
     trials += _programs(shapes)
     for name, shape in shapes.items():
-        layouts = _layouts_of(name, shape, fast=fast)
-        trials += (LayoutTrial(((name, layout),)) for layout in layouts)
-    for at, trial in enumerate(trials):
-        severity = ERROR if strict or (is_large and trial.hazard == HUGE) else WARNING
-        is_thorough = not fast or trial.title in _THOROUGH
-        trials[at] = replace(trial, thorough=is_thorough, severity=severity)
-    return (FIRST, *trials)
+        for layout in LAYOUTS[1:] if not fast else _FAST if name == "do" else ():
+            if _moves(name, shape, layout):
+                trials.append(LayoutTrial(((name, layout),)))
+    severity = ERROR if strict or is_large else WARNING
+    return tuple(
+        replace(trial, severity=severity, thorough=not fast or trial.title in _THOROUGH)
+        for trial in trials
+    )
 
 
-def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:
-    """The layouts that change where a tensor of this shape lies."""
-    for layout in _FAST.get(name, ()) if fast else LAYOUTS[1:]:
-        if layout == "packed" and len(shape) != 4:
-            continue
-        if layout in ("blhd", "distinct-unit", HUGE) and len(shape) < 2:
-            continue
-        if layout == EXPANDED and (name in (*NEVER_EXPANDED, *VECTORS) or max(shape) == 1):
-            continue
-        if max(shape) > 1 or layout == "offset":
-            yield layout
+def _moves(name: str, shape: tuple[int, ...], layout: str) -> bool:
+    """Whether a layout changes where a tensor of this shape lies."""
+    if name in VECTORS or layout == "offset":  # right kernels take a vector for contiguous
+        return layout == "offset"
+    least = {"packed": 4, "blhd": 2, "distinct-unit": 2, HUGE: 2}.get(layout, 0)
+    is_stuck = layout == EXPANDED and name in NEVER_EXPANDED
+    return max(shape) > 1 and len(shape) >= least and not is_stuck
 
 
 def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
@@ -155,11 +144,7 @@ def is_failing(run: Run) -> bool:
 
 
 def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
-    """The run of a trial, with how much it counts where it fails: by its hazard alone, it may be a warning.
-
-    Args:
-        is_right: whether it is without its hazard.
-    """
+    """The run of a trial, with how much it counts where it fails; `is_right`: whether it matches once it is scaled."""
     run, tried = structs.replace(run, layout=trial.title), trial.tried
     if not is_failing(run):
         return structs.replace(run, tried=tried, memory=())
@@ -168,37 +153,25 @@ def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
     for finding in run.memory:
         weight = severity if is_right else finding.severity
         found.append(replace(finding, severity=weight, layout=trial.title))
-    tried = structs.replace(tried, hazard=trial.hazard if is_right else "")
+    tried = structs.replace(tried, hazard=HUGE if is_right else "")
     return structs.replace(run, tried=tried, severity=severity, memory=tuple(found))
 
 
 def warnings_of(runs: Iterable[Run]) -> Iterator[WarningNote]:
-    """What layouts show that fail by a hazard alone: offsets are one, and so is each vector."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        if run.tried and run.severity == WARNING:
-            kind, row = run.tried.hazard, run.tried.row
-            groups.setdefault((kind, "" if kind == HUGE else row), []).append(run)
-    for (kind, about), those in groups.items():
-        names = [about] if about else _overflowing(those)
-        words = f"wrong when {about}.stride(0) != 1: it is taken for contiguous"
-        if kind == HUGE:
-            into = f" into {listed(names, 'or')}" if names else ""
-            words = (
-                f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
-            )
-        layouts = tuple(run.layout for run in those)
-        yield WarningNote(kind, " ".join(names), words, layouts)
+    """What the layouts show that fail by offsets beyond 2^31 alone."""
+    those = [run for run in runs if run.tried and run.severity == WARNING]
+    if not those:
+        return
+    # The tensors that fail alone; or those outside which an access was seen.
+    rows = {run.tried.row for run in those if run.tried} - {"all"}
+    seen = {found.tensor for run in those for found in run.memory if found.kind == OUTSIDE}
+    names = [name for name in TENSORS if name in (rows or seen)]
+    into = f" into {listed(names, 'or')}" if names else ""
+    words = f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
+    yield WarningNote(HUGE, " ".join(names), words, tuple(run.layout for run in those))
 
 
-def _overflowing(runs: list[Run]) -> list[str]:
-    """The tensors that fail alone; or those outside which an access was seen."""
-    rows = {run.tried.row for run in runs if run.tried} - {"all"}
-    seen = {found.tensor for run in runs for found in run.memory if found.kind == OUTSIDE}
-    return [name for name in TENSORS if name in (rows or seen)]
-
-
-_SECOND = ", without its hazard"
+_SCALED = ", within 2^31 elements"
 
 
 @dataclass
@@ -210,11 +183,10 @@ class Survey:
     first: CheckOutcome | None = None
     trials: tuple[LayoutTrial, ...] = ()
     came: dict[str, CheckOutcome] = field(default_factory=dict)
-    """By title: of the trials, in their order, and of those without a hazard."""
+    """By title: of the trials, in their order, and of those that are scaled."""
 
     def steps(self, first: PlannedTry) -> Steps:
-        """The contiguous case, to which what the target takes is found by trying; every layout; of those that fail
-        with a hazard the same without it."""
+        """The contiguous case, made of what the target takes; every layout; those that fail, scaled."""
         self.first = outcome = yield [first]
         report = outcome.report
         if report.case is None or not report.runs:
@@ -226,12 +198,11 @@ class Survey:
         yield from self._tried([*self.again(self.trials)])
 
     def again(self, trials: Iterable[LayoutTrial]) -> Iterator[PlannedTry]:
-        """Those of the trials that fail with a hazard, without it."""
+        """Those of the trials that fail with offsets beyond 2^31, scaled."""
         assert self.first is not None
         for trial in trials:
-            if trial.hazard and is_failing(self.run(trial)):
-                other = replace(trial.without_hazard(), thorough=trial.thorough)
-                yield replace(planned(self.first, other), title=trial.title + _SECOND)
+            if trial.is_huge and is_failing(self.run(trial)):
+                yield replace(planned(self.first, trial.scaled()), title=trial.title + _SCALED)
 
     def _tried(self, checks: list[PlannedTry]) -> Steps:
         for at in range(len(checks)):
@@ -240,20 +211,18 @@ class Survey:
 
     def run(self, trial: LayoutTrial) -> Run:
         """What a trial came to. What the target raises where it may not, or how it ended its process, is an error."""
-        outcome, again = self.came[trial.title], self.came.get(trial.title + _SECOND)
+        outcome, again = self.came[trial.title], self.came.get(trial.title + _SCALED)
         error, is_right = outcome.report.error, again is not None and again.verdict == MATCH
         if isinstance(outcome, TryOutcome):
             taken = self.first.taken if isinstance(self.first, TryOutcome) else frozenset()
             copied = tuple(sorted(taken - outcome.taken))
             run = structs.replace(outcome.report.runs[0], copied=copied)
-            return weighed(run, trial, is_right)
-        assert error is not None
-        words = error.words or error.message.replace(f" ({run_name(trial.assigned)})", "")
-        if outcome.is_refused:
-            return weighed(Run(layout="", verdict=SKIPPED, skipped=words), trial, is_right)
-        for finding in error.memory[:1]:  # which is told by itself
-            words = words.removesuffix(f"; small in the interpreter {finding.sentence}")
-        run = Run(layout="", verdict=FAILED, error=words, memory=error.memory)
+        else:
+            assert error is not None
+            words = error.words or error.message.replace(f" ({run_name(trial.assigned)})", "")
+            run = Run(layout="", verdict=FAILED, error=words, memory=error.memory)
+            if outcome.is_refused:
+                run = Run(layout="", verdict=SKIPPED, skipped=words)
         return weighed(run, trial, is_right)
 
     @property

@@ -175,6 +175,7 @@ MOVED = {
     "targets": "gradprobe init --list",
     "contract": "gradprobe check TARGET --contract",
     "baseline": "gradprobe check TARGET --baseline FILE keeps errors, and compares them once they are there",
+    "--class": "gradprobe mutate plants faults of every class, and --sample says how many",
     "--draw": "gradprobe check TARGET --battery chooses cases",
 }
 """By a word that was a command or an option: the command that does it."""

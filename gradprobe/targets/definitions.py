@@ -7,27 +7,21 @@ import contextlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 from ..frontends import plain_function
 from ..model.failures import UsageFailure
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS, FILES
 from .find import (
-    FoundFunction,
     Target,
-    callables,
     existing_file,
-    function_in,
-    load_file,
     no_function,
     parameters_of,
     parts_of,
 )
-from .naming import edited_modules, is_autograd_function, source_of, statements_at_import
-from .surroundings import Surroundings
+from .naming import edited_modules, statements_at_import
 
 Definition = ast.FunctionDef | ast.ClassDef
 # What can make a name that the text of a file does not hold.
@@ -61,7 +55,7 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
 
         host_function(file, "", word)  # which tells why
     why = f"target {word!r}: {file} has no function that can be checked as it stands"
-    return UsageFailure(why, f"gradprobe init --list {file} says of each why")
+    return UsageFailure(why, f"name one, {file}:FUNCTION, to hear why")
 
 
 def _refuse_unnamed(file: Path, name: str, word: str) -> None:
@@ -150,28 +144,6 @@ def _signature_of(arguments: ast.arguments) -> inspect.Signature:
     arguments.kw_defaults = [value and nothing for value in arguments.kw_defaults]
     function = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, nothing)))
     return inspect.signature(eval(compile(function, "", "eval")))  # noqa: S307 - None alone
-
-
-def inventory(file: str) -> list[FoundFunction]:
-    """What a file defines that may be a target, by lines. Raises UsageFailure, or TargetFailure: it fails to import."""
-    changes, found = Surroundings(), list[FoundFunction]()
-    module = load_file(Path(file), file, changes)
-    for name in _applicable(module):
-        word = f"{file}:{name}"
-        function = function_in(module, name, word)
-        found.append(FoundFunction(word, function, source_of(function, module), changes))
-    return sorted(found, key=lambda function: function.source.line)
-
-
-def _applicable(module: ModuleType) -> Iterator[str]:
-    """Of an autograd.Function the name of its `apply`, where the module has it."""
-    applied = dict[object, str]()
-    for key, value in vars(module).items():
-        owner = getattr(value, "__self__", None)
-        if getattr(value, "__name__", "") == "apply" and is_autograd_function(owner):
-            applied[owner] = key
-    for key in callables(module):
-        yield applied.get(vars(module)[key], key)
 
 
 def files_with_kernels(target: Target) -> tuple[str, ...]:

@@ -50,13 +50,12 @@ def report_on(
     """The report of `gradprobe check`, whatever its verdict. Raises what `assert_backward_matches` does."""
     __tracebackhide__ = True
     request = requested(target, reference, family, options)
+    functions = [None if isinstance(each, str) else each for each in (target, reference)]
+    command = request.command() if request.target and request.reference != "" else ""
     try:
         if not request.options.get("untested"):
             refuse_untested()
         with ordinary_torch():
-            functions = [None if isinstance(each, str) else each for each in (target, reference)]
-            is_repeated = request.target and request.reference != ""
-            command = request.command() if is_repeated else ""
             checked = run_check(request, command, target=functions[0], reference=functions[1])
             return shown(report_of(checked))
     except Exception as error:
@@ -64,15 +63,9 @@ def report_on(
         # A test runner shows the message alone, and the traceback anyway.
         way_out = "" if "--traceback" in failure.way_out else failure.way_out
         told = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
-        raise told from _seen_from_outside(failure.__cause__ if failure is error else error)
-
-
-def _seen_from_outside(error: BaseException | None) -> BaseException | None:
-    """The error, with its traceback cut to begin where it leaves this package, if it does."""
-    trace = error.__traceback__ if error else None
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] != __name__.partition(".")[0]:
-            break
-        trace = trace.tb_next
-    return error.with_traceback(trace) if error and trace else error
+        cause = failure.__cause__ if failure is error else error
+        # Its traceback begins where it leaves this package, if it does.
+        trace, package = cause.__traceback__ if cause else None, __package__.partition(".")[0]
+        while trace and trace.tb_frame.f_globals.get("__name__", "").startswith(f"{package}."):
+            trace = trace.tb_next
+        raise told from cause.with_traceback(trace) if cause and trace else cause

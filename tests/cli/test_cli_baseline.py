@@ -54,8 +54,7 @@ def test_the_same_kernel_again_is_the_same_and_0(kernel):
     again = run(DIFF)
     assert (again.code, again.err) == (0, "")
     assert again.out.startswith("NO GROWTH  kernel.py:right --batch 1")
-    assert "over 5 draws" in " ".join(again.out.split())
-    assert again.out.count("1.00×") == 12
+    assert "12 errors over 5 draws, at most 1x" in " ".join(again.out.split())
     assert FILE.read_bytes() == before
 
 
@@ -64,7 +63,6 @@ def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(
 ):
     document = json.loads(FILE.read_text())
     entry = document["entries"][0]
-    entry["environment"]["torch"] = "1.0"
     errors = entry["errors"]
     figures = errors["contiguous"]["dQ"]
     figures["rms"] = [0.5 * figure for figure in figures["rms"]]
@@ -79,18 +77,16 @@ def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(
     assert grew.split()[1:3] == ["dQ", "contiguous"]
     assert "rms error 1." in grew or "rms error 2" in grew
     assert "noise up to 1." in grew
-    assert "dQ ✗2.0" in ran.out
     gone = [line for line in lines if line.startswith("GONE ")]
     assert (len(gone), "GONE LSE in contiguous" in gone, "GONE dQ in blhd" in gone) == (
         5,
         True,
         True,
     )
-    assert "  the environment has changed, and the noise may have: torch 1.0 -> " in ran.out
     found = json.loads(Path("found.json").read_text())
     assert (found["schema"], found["verdict"]) == ("gradprobe.baseline.diff/1", "grown")
-    (cell,) = [one for one in found["entries"][0]["cells"] if one["rms"]["grown"]]
-    assert cell["rms"]["factor"] > cell["rms"]["noise"] > 1
+    (cell,) = [one for one in found["entries"][0]["cells"] if one["grown"]]
+    assert (cell["figure"], cell["factor"] > cell["noise"] > 1) == ("rms", True)
 
 
 def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
@@ -108,5 +104,5 @@ def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
     FILE.unlink()
     ran = keep(f"kernel.py:right {TINY}")
     assert (ran.code, ran.out.startswith("MISMATCH")) == (1, True)
-    assert ran.out.endswith("not kept: seed 0 is a mismatch, whose errors are no baseline\n")
+    assert ran.out.endswith("not kept: the errors of a mismatch are no baseline\n")
     assert not FILE.exists()

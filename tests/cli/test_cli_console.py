@@ -40,31 +40,6 @@ def test_a_match_prints_no_first_mismatch_and_counts_every_element_that_was_comp
     assert told in ran.out
 
 
-BESIDE_KERNELS = """
-import torch, triton, triton.language as tl
-
-@triton.jit
-def kernel(q_ptr, o_ptr):
-    tl.store(o_ptr, tl.load(q_ptr))
-
-def attention(q, k, v, scale):
-    if q.is_cuda:
-        return kernel[(1,)](q, q)
-    return (scale * q @ k.mT).softmax(-1) @ v
-"""
-
-
-@pytest.mark.nightly
-def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
-    (folder / "kernels.py").write_text(BESIDE_KERNELS)
-    (folder / "adapter.py").write_text(
-        "from kernels import attention\ndef f(q, k, v, scale): return attention(q, k, v, scale)\n"
-    )
-    words = f"check adapter.py:f {SMALL} --device cpu --no-recover --runs contiguous"
-    first = run_process(words, COLUMNS="200").out.splitlines()[0]
-    assert first.endswith("; torch alone ran: no kernel of kernels.py was launched")
-
-
 WARNS = """
 import warnings
 warnings.warn('imported by an old name', stacklevel=1)

@@ -30,7 +30,7 @@ def test_diff_reads_the_last_report_and_runs_again_only_for_what_is_not_in_it(fo
     assert (folder / ".gradprobe" / ".gitignore").read_text() == "*\n"
     kept, was_run = read_again("diff delta")
     assert (kept.code, was_run) == (1, False)
-    assert re.fullmatch(r"gradprobe: from the report of \d\d:\d\d, nothing was run\n", kept.err)
+    assert kept.err == "gradprobe: from the report of the last check, nothing was run\n"
     (folder / "ran").touch()
     other, was_run = read_again("diff delta --at 0,0")
     assert (other.code, was_run) == (1, True)

@@ -2,13 +2,8 @@
 
 import json
 import py_compile
-import shutil
 
-import pytest
-
-from tests.cli import test_cli_cuda
 from tests.cli.command import ROOT, run, run_process
-from tests.cli.test_cli_cuda import SOURCE
 
 DELTA = (ROOT / "examples" / "delta.py").read_text()
 CASE = "--heads 2 --seqlen 16 --head-dim 8"
@@ -41,26 +36,6 @@ def test_stale_bytecode_is_named_though_every_rung_is_green(folder):
     told = json.loads(ran.out)
     assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
     assert "Python runs a stale compiled file, not what soft.py holds now" in told["stale"][0]
-
-
-@pytest.mark.nightly
-def test_a_compiled_file_of_another_source_is_named_where_the_rung_is_green_without_it(folder):
-    command = test_cli_cuda.written(folder).replace("check", "doctor")
-    right = SOURCE.replace("BARRIER", "__syncthreads();")
-    built = {}
-    for name, text in (("wrong", right.replace("total +=", "total -=")), ("right", right)):
-        (folder / "delta.cu").write_text(text)
-        run_process(command, GRADPROBE_CACHE_DIR=str(folder / name))
-        (built[name],) = (folder / name / "cuda-on-cpu").glob("delta-*.so")
-    shutil.copy(built["wrong"], built["right"])
-    ran = run_process(f"{command} --json out.json", GRADPROBE_CACHE_DIR=str(folder / "right"))
-    told = json.loads((folder / "out.json").read_text())
-    assert (ran.code, told["first_bad"]["rung"]) == (1, "1 head")
-    assert told["stale"] == [
-        "a cache of compiled kernels is stale: with every cache empty it is green"
-    ]
-    assert [file["file"].rpartition("/")[2] for file in told["files"]] == ["mine.py"]
-    assert run_process(f"{command} --fresh", GRADPROBE_CACHE_DIR=str(folder / "right")).code == 0
 
 
 def test_a_check_with_empty_caches_repeats_itself(folder):

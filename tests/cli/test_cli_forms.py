@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from tests.cli.command import ROOT, SMALL, run, run_process
-from tests.planted.lazy_faults import HISTORICAL
-from tests.planted.planting import KERNELS
-from tests.render.test_github import read, table
+from tests.cli.command import ROOT, SMALL, run
+from tests.render.test_github import read
 from tests.render.written import assert_is_sarif, read_junit
 
 WRONG = f"check soft.py:wrong_delta {SMALL}"
@@ -79,15 +77,6 @@ def test_a_file_that_cannot_be_written_is_told_after_the_verdict_and_turns_a_mat
     assert (folder / "fine.md").read_text().startswith("### gradprobe: 1 check")
 
 
-def test_what_a_close_up_or_a_summary_cannot_write_is_told_once_and_turns_a_match_to_2():
-    ran = run(f"diff dQ soft.py:backward {SMALL} --json no/such/out")
-    why = "cannot be written, No such file or directory\n"
-    assert (ran.code, ran.err) == (2, f"gradprobe: --json no/such/out: {why}")
-    ran = run(f"{RIGHT} --github", GITHUB_STEP_SUMMARY="no/such/summary.md")
-    assert (ran.code, ran.out[:6]) == (2, "MATCH ")
-    assert ran.err == f"gradprobe: --github: the summary no/such/summary.md {why}"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -123,41 +112,6 @@ def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stde
     assert (invocation["exitCode"], invocation["executionSuccessful"]) == (2, False)
     ((kind, properties, told),) = annotations(ran)
     assert (kind, properties["title"][:5], message in told) == ("error", "GP025", True)
-
-
-@pytest.mark.nightly
-def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up(folder):
-    """dO read with Q's head stride, in a step as GitHub runs one: streams in pipes, its variables set."""
-    (folder / "sub é").mkdir()
-    file = folder / "sub é" / "planted.py"
-    file.write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
-    (folder / "link.py").symlink_to(file)
-    summary = folder / "summary.md"
-    words = f"check link.py:lazy_intermediates {SMALL} --github --json - --sarif out.sarif"
-    github = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(folder)}
-    ran = run_process(words, GITHUB_STEP_SUMMARY=str(summary), **github)
-    assert ran.code == 1
-    (diagnosis, *_) = json.loads(ran.out)["diagnoses"]
-    errors = [found for kind, *found in annotations(ran) if kind == "error"]
-    assert len(annotations(ran)) == len(ran.err.splitlines())
-    assert {properties["file"] for properties, _ in errors} == {"sub é/planted.py"}
-    by_rule = {}
-    for properties, message in errors:
-        by_rule.setdefault(properties["title"][:5], []).append((properties, message))
-    ((cause, _),) = by_rule["GP004"]
-    assert int(cause["line"]) == diagnosis["where"][0]["line"]
-    (dp, told), (dv, _) = by_rule["GP001"][:2]
-    lines = {where["kernel"]: where["line"] for where in diagnosis["where"]}
-    assert (dp["title"], int(dv["line"])) == (
-        "GP001 An intermediate is wrong by itself: dP", lines["lazy_dkdv_kernel"],
-    )  # fmt: skip
-    assert "Cause: dO is read with q's head stride (explains 100% of what is wrong)" in told
-    log = json.loads((folder / "out.sarif").read_text())
-    assert_is_sarif(log)
-    place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "sub%20%C3%A9/planted.py"
-    rows = [row[2] for row in table(summary.read_text())[2:] if row[0] == "**error**"]
-    assert any(found.startswith("Cause&#58; dO is read with q's head stride") for found in rows)
 
 
 def test_a_stream_that_is_closed_is_no_failure(folder):

@@ -120,23 +120,6 @@ def test_a_file_whose_lse_or_o_is_not_that_of_its_q_k_and_v_is_wrong(real, key, 
         assert run("check own.py:takes_saved_lse --inputs right.pt").code == 0
 
 
-def test_a_mask_of_the_file_reaches_target_and_reference_and_one_of_10_rows_sees_nothing(real):
-    seen = torch.rand(2, 1, 20, 20, generator=torch.Generator().manual_seed(2)) < 0.7
-    seen[:, :, 4::10] = False
-    torch.save(tensors(mask=seen), real / "masked.pt")
-    (real / "masking.py").write_text(
-        "def attention(q, k, v, scale, mask=None):\n"
-        "    hidden = (~mask).all(-1, keepdim=True)\n"
-        "    s = (scale * q @ k.mT).masked_fill(~mask, -3e38)\n"
-        "    return s.softmax(-1).masked_fill(hidden, 0) @ v\n"
-        "def blind(q, k, v, scale, mask=None):\n"
-        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
-    )
-    report = report_of("check masking.py:attention --inputs masked.pt")
-    assert (report["verdict"], report["case"]["mask"]) == ("match", "given")
-    assert run("check masking.py:blind --inputs masked.pt --no-recover").code == 1
-
-
 CONTRADICTIONS = [
     ("real.pt --heads 4", "--heads 4 contradicts real.pt, where it is 3"),
     ("real.pt --mask random", "--mask: nothing is drawn"),

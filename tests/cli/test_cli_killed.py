@@ -10,11 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from gradprobe.cli import root
-from gradprobe.model.documents import Reports, report_from
-from gradprobe.render.files import FILES, begin, document, maker_of, unfinished
+from gradprobe.render.files import FILES, begin
 from gradprobe.render.files import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
@@ -169,18 +167,3 @@ def test_no_file_is_replaced_by_what_runs_nothing(words, folder):
     (folder / "out").write_text("before")
     begin(words.split())
     assert (folder / "out").read_text() == "before"
-
-
-def test_a_document_a_page_and_a_table_of_which_more_is_to_come_are_no_match_and_stay_a_mismatch():
-    for verdict, told in (
-        ("match", "incomplete"),
-        ("error", "incomplete"),
-        ("mismatch", "mismatch"),
-    ):
-        found = unfinished({"verdict": verdict, "runs": []})
-        assert (found["verdict"], found["error"]["kind"]) == (told, "Incomplete")
-    report = structs.replace(report_from(document("")), verdict="match", error=None)
-    several = Reports(reports=(report,))
-    assert "<title>incomplete: 2 checks" in maker_of("--html")(several, None)
-    table = maker_of("--markdown")(several, None)
-    assert table.startswith("### gradprobe: 2 checks, 1 not finished, 1 right")

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from tests.cli.command import ROOT, run_process
+from tests.cli.command import run_process
 from tests.sampling import sampled
 
 # The backward may take dO for contiguous, which a transposed one is not.
@@ -164,30 +164,3 @@ def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, flag, te
     assert (ran.code, ran.out) == (3, "")
     assert f"gradprobe: no inputs of model:{function} were kept" in ran.err
     assert all(piece in ran.err for piece in pieces), ran.err
-
-
-@pytest.mark.nightly
-def test_heads_in_rows_chosen_layouts_a_limit_a_fork_and_the_user_s_sitecustomize_go_together(
-    program,
-):
-    own = program / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 5\n")
-    (program / "forks.py").write_text(
-        "import os, torch, model\nassert mine == 5\ntorch.set_num_threads(1)\n"
-        "def work(batch):\n"
-        "    q, k, v = (torch.randn(batch, 6, 2, 4, requires_grad=True) for _ in 'qkv')\n"
-        "    model.rows_first(q, k, v, 0.5).square().sum().backward()\n"
-        "if os.fork() == 0:\n    work(2)\n"
-        "else:\n    os.wait()\n    work(3)\n    work(4)\n"
-    )
-    ran = run_process(
-        f"run --watch model:rows_first --order blhd --keep 1 --layout all=distinct --json - -- {PYTHON} forks.py",
-        PYTHONPATH=os.pathsep.join([str(own), str(ROOT)]),
-    )
-    document = json.loads(ran.out)
-    (report,) = document["reports"]
-    assert ran.code == 0
-    assert [found["layout"] for found in report["runs"]] == ["distinct"]
-    assert (report["case"]["heads"], report["case"]["seqlen_q"]) == (2, 6)
-    assert "1 set more not kept: the limit is " in ran.err

@@ -42,21 +42,6 @@ def test_options_given_several_times_make_every_combination_and_what_none_can_ha
 
 
 @pytest.mark.nightly
-def test_a_sweep_takes_one_screen(folder):
-    (folder / "edge.py").write_text(EDGE.replace("16", "8"))
-    words = "--causal --no-causal --seqlen 9 --seqlen 12 --seqlen 20 --seqlen 21 --seqlen 22 --seqlen 23 --heads 2"
-    screen = {"COLUMNS": "80", "GRADPROBE_DETAILS": "0"}
-    ran = run(f"sweep edge.py:backward {TINY} {words} --workers 1 --shrink-budget 0", **screen)
-    lines = ran.out.splitlines()
-    assert ran.code == 1
-    assert sum(-(-len(line) // 80) for line in lines) <= 24, ran.out
-    assert sum(line.startswith("  MISMATCH ") for line in lines) == 4
-    assert len(ran.first_mismatches) == 1
-    assert any(line.startswith("6 CASES  dQ first") for line in lines)
-    assert lines[-1].endswith(": 6 match, 6 mismatch")
-
-
-@pytest.mark.nightly
 def test_a_crash_and_a_hang_are_cases_among_others(folder):
     (folder / "fatal.py").write_text(
         "import ctypes, time\nfrom soft import backward\n"
@@ -120,8 +105,3 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     assert f"\n{first['title']}:\nMISMATCH  dQ is the first wrong intermediate" in ran.out
     again = run(first["reproduce"].removeprefix("gradprobe "))
     assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
-
-
-def test_a_sweep_of_one_case_says_what_makes_several(folder):
-    ran = run(f"sweep soft.py:backward {TINY}")
-    assert (ran.code, "sweep: no option is given several values" in ran.err) == (2, True)

@@ -102,7 +102,7 @@ def planned(**options):
 def test_files_count_by_what_stands_in_them(tmp_path):
     Path("own.py").write_text("1")
     Path("notes.txt").write_text("1")
-    sources = Sources.of(at_first(planned()))
+    sources = Sources(at_first(planned()))
     assert sorted(sources.digests) == [str(tmp_path), str(tmp_path / "own.py")]
     Path("own.py").write_text("1")
     Path("notes.txt").write_text("2")

@@ -23,11 +23,9 @@ MISTYPED = {
     "check --against interpretd": "did you mean 'interpreted'?",
     "check kernel.py:": "it has kernel.py:lazy_attention",
     "check two.py": "names no function\n  it has two.py:forward, two.py:backward",
-    "check none.py": "none.py has no function that can be checked as it stands\n  gradprobe init --list none.py says",
-    "mutate lazy --class RAC": "did you mean 'RACE'?",
+    "check none.py": "no function that can be checked as it stands\n  name one, none.py:FUNCTION, to hear why",
     "init --family sofmax": "did you mean 'softmax'?",
     "show kernl.json": "did you mean 'kernel.json'?",
-    "init --list kernl.py": "did you mean 'kernel.py'?",
     "check lazy --battery=piars": "did you mean 'pairs'?",
     "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",
 }

@@ -25,10 +25,4 @@ def test_many_findings_take_24_rows_and_the_rest_are_counted():
     lines = shown(*many)
     assert len(lines) <= 24
     assert "  and 17 wrong strides more: the same with --details" in lines
-    assert sum("^^^" in line for line in shown(*many, details=True)) == 20
-
-
-def test_what_could_not_be_followed_takes_10_rows():
-    lines = shown()
-    assert len(lines) <= 10
-    assert any("not followed everywhere" in line for line in lines)
+    assert sum("foreign" in line for line in shown(*many, details=True)) == 20

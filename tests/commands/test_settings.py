@@ -129,7 +129,6 @@ def test_a_pyproject_that_cannot_be_read_is_refused_with_the_reason_and_the_way_
 ERRORS = [
     ("[tool.gradprobe]\nstict = true", ("unknown key 'stict' in [tool.gradprobe] of ", "did you mean 'strict'?")),
     ("[tool.gradprobe.cases.c]\ntimeout = 2", ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",)),
-    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' is set twice", "keep one")),
     ("[tool.gradprobe]\ntargets = []", ("targets", "must be an array of strings, got []")),
     ("[tool.gradprobe]\ntimeout = 0", ("timeout", "must be seconds above 0", "got 0")),
     ("[tool.gradprobe]\ntimeout = true", ("got True",)),

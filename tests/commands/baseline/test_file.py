@@ -1,45 +1,41 @@
-"""The file of entries: what was saved comes back, the same bytes for the same entries, and a broken one is refused."""
+"""The file of entries and what is told beside it: growth beyond the draws' own spread, and never a NaN's benefit."""
 
 import json
+import math
+import random
+from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.baseline import load, save, with_entry
+from gradprobe.commands.baseline import FLOOR, Changes, Entry, growth, load, refuse_other, save
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.failures import UsageFailure
-from tests.commands.baseline.entries import entry
+
+STEADY = (0.1, 0.101, 0.099, 0.102, 0.098)
+HERE = "triton-interpreter on cpu"
 
 
-def test_what_is_saved_comes_back_with_the_figures_of_one_intermediate_on_one_line(tmp_path):
-    file = tmp_path / "b.json"
-    words = {"shards": "my.py:cut[0,  1, 2]", "layout": ["do=expanded", "all=blhd"], "heads": 4}
-    request = CheckRequest("flash", "softmax", "mine.py:reference", words)
-    kept = (
-        entry("flash", request=request),
-        entry("lazy", {"contiguous": {"dQ": 2.0}}, coarser=("dK",)),
-    )
-    save(str(file), kept)
-    assert load(str(file)) == kept
-    lines = file.read_text().splitlines()
-    assert '            "rms": [ 0.2, 0.202, 0.198, 0.204, 0.196 ],' in lines
-    assert '      "seeds": [ 0, 1, 2, 3, 4 ],' in lines
+def entry(target="lazy", factor=1.0, **changes):
+    """An entry of five draws whose dQ is wrong by so many times STEADY, and its worst element by four times that."""
+    figures = {"rms": tuple(factor * each for each in STEADY)}
+    figures["worst"] = tuple(4 * each for each in figures["rms"])
+    errors = {layout: {"dQ": figures} for layout in ("contiguous", "distinct")}
+    request = CheckRequest(target, None, None, {})
+    return replace(Entry(request, tuple(range(5)), HERE, (), errors), **changes)
 
 
-def test_the_same_entries_are_the_same_bytes_in_whatever_order_and_a_new_one_takes_its_place(
+def test_what_is_saved_comes_back_and_the_same_entries_are_the_same_bytes_in_whatever_order(
     tmp_path,
 ):
-    several = [entry(name) for name in ("lazy", "b.py:f", "a.py:f")]
-    for file, order in (("one.json", several), ("two.json", several[::-1])):
-        kept = ()
-        for one in order:
-            kept = with_entry(kept, one)
-        save(str(tmp_path / file), kept)
-    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    found = load(str(tmp_path / "one.json"))
-    assert [one.request.target for one in found] == ["a.py:f", "b.py:f", "lazy"]
-    new = entry("lazy", coarser=("dK",))
-    other = entry("lazy", request=CheckRequest("lazy", None, None, {"heads": 4}))
-    assert with_entry((several[0], other), new) == (new, other)
+    words = {"shards": "my.py:cut[0,  1, 2]", "layout": ["do=expanded", "all=blhd"], "heads": 4}
+    request = CheckRequest("flash", "softmax", "mine.py:reference", words)
+    kept = (entry(request=request), entry("lazy", 2.0, coarser=("dK",)))
+    one, two = str(tmp_path / "1.json"), str(tmp_path / "2.json")
+    save(one, kept)
+    save(two, kept[::-1])
+    assert load(one) == load(two) == kept
+    with pytest.raises(UsageFailure, match="cannot be written"):
+        save(str(tmp_path / "no" / "folder.json"), ())
 
 
 FIGURES = ("entries", 0, "errors", "distinct", "dQ", "rms")
@@ -50,27 +46,68 @@ CHANGES = [
 ]  # fmt: skip
 
 
-def changed(path, to, file):
-    """The text of a file of one entry, after a change of its document."""
-    save(str(file), (entry(),))
-    document = json.loads(file.read_text())
-    place = document
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = to
-    return json.dumps(document)
-
-
 @pytest.mark.parametrize("change", ["null", "[" * 100_000, "\udcff", *CHANGES])
 def test_a_file_that_holds_no_baseline_is_refused_by_name_with_a_way_out(change, tmp_path):
     file = tmp_path / "b.json"
-    text = change if isinstance(change, str) else changed(*change, file)
-    file.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UsageFailure, match=f"--baseline {file}: ") as told:
+    save(str(file), (entry(),))
+    if not isinstance(change, str):
+        (*steps, last), to = change
+        place = document = json.loads(file.read_text())
+        for step in steps:
+            place = place[step]
+        place[last] = to
+        change = json.dumps(document)
+    file.write_bytes(change.encode(errors="surrogateescape"))
+    with pytest.raises(UsageFailure, match=f"--baseline {file}: ") as failure:
         load(str(file))
-    assert told.value.way_out == "gradprobe check TARGET --baseline FILE writes one"
+    assert failure.value.way_out == "gradprobe check TARGET --baseline FILE writes one"
 
 
-def test_a_file_that_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(UsageFailure, match="cannot be written"):
-        save(str(tmp_path / "no" / "folder.json"), ())
+LAWS = {
+    "normal": lambda draw: draw.gauss(0, 0.3),
+    "uniform": lambda draw: draw.random(),
+    "exponential": lambda draw: draw.expovariate(1.0),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_figures_of_one_law_are_never_called_grown_and_a_quarter_of_the_noise_would_call_some(
+    law,
+):
+    draw, pairs = random.Random(3), 5_000
+    figures = [[math.exp(LAWS[law](draw)) for _ in range(5)] for _ in range(2 * pairs)]
+    found = [growth(before, after) for before, after in zip(*[iter(figures)] * 2, strict=True)]
+    assert all(factor <= noise for factor, noise in found)
+    assert any(factor > noise**0.25 for factor, noise in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_grown"),
+    [
+        (STEADY, [1.3 * each for each in STEADY], True),
+        ([0.05, 0.1, 0.2, 0.07, 0.15], [0.065, 0.13, 0.26, 0.091, 0.195], False),
+        (STEADY, [0.1, 0.1, math.nan, 0.1, 0.1], True), (STEADY, [0.1, 0.1, math.inf, 0.1, 0.1], True),
+        ([0.0] * 5, [FLOOR] * 5, False), ([0.0] * 5, [1e-3] * 5, True),
+        # One rounding more, without any spread, is a factor of 1.118.
+        ([0.1] * 5, [0.111] * 5, False), ([0.1] * 5, [0.113] * 5, True), ([0.1] * 5, [0.088] * 5, False),
+    ],
+)  # fmt: skip
+def test_growth_is_told_beyond_the_spread_of_the_draws_and_one_rounding(before, after, is_grown):
+    factor, noise = growth(before, after)
+    assert (not factor <= noise) == is_grown
+
+
+def test_a_largest_error_alone_that_grew_fails_and_so_does_a_sum_that_is_now_kept_in_16_bits():
+    after = entry()
+    after.errors["contiguous"]["dQ"] |= {"worst": tuple(8 * each for each in STEADY)}
+    (line, _) = Changes(entry(), after).failing  # both layouts hold the same figures here
+    assert line.startswith("GREW dQ contiguous worst error 2x, noise up to ")
+    assert Changes(entry(), entry(coarser=("dK",))).failing
+    assert not Changes(entry(coarser=("dK",)), entry()).failing
+
+
+def test_errors_of_another_backend_are_refused():
+    words = f"it was saved by {HERE}, and triton on cuda has other errors"
+    with pytest.raises(UsageFailure, match=words) as refused:
+        refuse_other(entry(), "triton on cuda")
+    assert "--device cpu" in refused.value.way_out

@@ -6,7 +6,6 @@ import pytest
 
 from gradprobe.commands.mutants import CLASSES, mutants_of, read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.source.parameter_names import stride_by_name
 from tests.planted.planting import KERNELS
 
 HEAD = """import triton
@@ -124,17 +123,6 @@ def test_a_launch_is_given_the_strides_of_another_tensor_and_memory_that_nobody_
         ("other-tensors-strides", "kernel[(1,)](q, do, *q.stride(), q.stride(1))"),
         ("zeros-not-written", "dq = torch.empty(q.shape)"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("stride_qh", ("q", "h")), ("stride_biasw", ("bias", "w")), ("stride_q_h", ("q", "h")), ("stride_r", ("", "r")),
-        ("q_stride_h", ("q", "h")), ("q_stride_0", ("q", "0")), ("q_head_stride", ("q", "head")), ("scale", ("", "")),
-    ],
-)  # fmt: skip
-def test_a_stride_s_name_says_its_tensor_and_axis(name, parts):
-    assert stride_by_name(name) == parts
 
 
 def test_only_what_the_target_s_function_reaches_holds_faults(tmp_path):

@@ -30,24 +30,10 @@ FAULTS = {
     "crash_always": "os.kill(os.getpid(), signal.SIGSEGV)",
 }
 
-# With slopes of its own a head; the fault that stands before "bias" is drawn from the slopes.
-SLOPES = """
-def backward(q, k, v, do, *, alibi, causal=False, scale=1.0):
-    rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-    {fault}
-    bias = -alibi[:, None, None] * (rows - keys).abs()
-    q, k, v = (x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v))
-    o = (scale * q @ k.mT + bias).softmax(-1) @ v
-    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad((o * do).sum(), (q, k, v))))
-"""
-OF_SLOPES = {
-    "slopes_taken_for_contiguous": "alibi = through(alibi, (1,))",
-}
-
 
 def write(folder, name):
     """The word of a target with the fault of that name, or "right"."""
     path = folder / f"{name}.py"
     text = RIGHT.replace("    return", f"    {FAULTS.get(name, 'pass')}\n    return")
-    path.write_text(HEAD + (SLOPES.format(fault=OF_SLOPES[name]) if name in OF_SLOPES else text))
+    path.write_text(HEAD + text)
     return f"{path}:backward"
