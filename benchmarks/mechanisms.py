@@ -89,8 +89,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),
     Mechanism("dataflow/seen", "diagnosis/kernel_values", ("diagnosis/kernel_values",)),
-    _flow("misread", "misread"), _flow("sums", "sums"),
-    _flow("values", "values"),
+    _flow("misread", "misread"), _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_INTERPRETER}/{name}" for name in (
         "memory_watch", "stream", "views",
     ))),

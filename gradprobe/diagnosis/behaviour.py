@@ -62,13 +62,10 @@ def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Results) -
         for name in actual.keys() & {*BY_ROW}:
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    found = comparison.findings
-    own = tuple(name for name in found if found[name].status == MISMATCH)
-    launches = bool(experiment.backends)
+    own = [name for name, of in comparison.findings.items() if of.status == MISMATCH]
     expected = {**comparison.expected, **expected}
-    return WrongRun(
-        experiment.case, x, actual, expected, right, own, tensors, allowed, measured, launches
-    )
+    about = experiment.case, x, actual, expected, right, tuple(own), tensors, allowed
+    return WrongRun(*about, measured, bool(experiment.backends))
 
 
 # --- runs once more
@@ -122,53 +119,42 @@ def wrong_in_the_first_call_alone(again: FurtherRuns) -> Diagnosis | None:
     if second is None or not second.measured.comparison.matches or not again.is_right():
         return None
     # Both may lie near the bound, on either side of it: then nothing moved by more than is allowed of both.
-    name = next(iter(again.moved(again.seen.actual, second.actual)), "")
-    if not name:
-        return None
-    summary = f"{name} is wrong in the first call and right in later ones"
-    fix = "what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)"
-    return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, fix=fix)
+    for name in again.moved(again.seen.actual, second.actual):
+        summary = f"{name} is wrong in the first call and right in later ones"
+        fix = "zero what a kernel adds to before each config that is tried: triton.autotune(reset_to_zero=...)"
+        return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, fix=fix)
+    return None
 
 
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
     """A race on a GPU, where nobody sees its accesses."""
-    second = again.second
-    moved = again.moved(again.seen.actual, second.actual) if second is not None else {}
-    if not moved:
-        return None
-    name = next(iter(moved))
-    summary = (
-        f"{name} differs from call to call, by more than the order of atomic additions allows"
-    )
-    return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
+    moved = again.moved(again.seen.actual, again.second.actual if again.second else {})
+    for name in moved:
+        summary = f"{name} differs from call to call, by more than the order of atomic additions allows"
+        return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
+    return None
 
 
 @door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
-    if not moved:
-        return None
-    name, wrong = next(iter(moved)), dict[str, Tensor]()
-    for of, where in moved.items():
-        wrong[of] = where | ~seen.right[of] & ~seen.actual[of].isfinite()
-    summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
-    evidence = f"{int(moved[name].sum()):,} elements of {name} differ between memory full of NaN and full of 7.0"
-    fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
-    return Diagnosis(
-        f"unwritten/{name}", "N2", summary, again.share(wrong), (evidence,), fix=fix
-    )
+    wrong = {of: at | ~seen.right[of] & ~seen.actual[of].isfinite() for of, at in moved.items()}
+    for name, where in moved.items():
+        summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
+        evidence = f"{int(where.sum()):,} elements of {name} differ between memory full of NaN and full of 7.0"
+        fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
+        about = f"unwritten/{name}", "N2", summary, again.share(wrong), (evidence,)
+        return Diagnosis(*about, fix=fix)
+    return None
 
 
 @door("behaviour/right_without_dead_rows")
 def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
-    broken = list[str]()
-    for name in seen.own:
-        if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any()):
-            broken.append(name)
+    broken = [of for of in seen.own if (~seen.actual[of].isfinite() & ~seen.right[of]).any()]
     if not broken or mask is None or bool(mask.any(-1).all()):
         return None
     open_mask = mask | ~mask.any(-1, keepdim=True)
@@ -201,8 +187,7 @@ def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
 def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:
     """The first that explains nearly all; where no hypothesis is named, those of a part.
 
-    Args:
-        best: the hypothesis that is named.
+    Args: best: the hypothesis that is named.
     """
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     is_elsewhere = best is not None and best.tensor and best.not_finite

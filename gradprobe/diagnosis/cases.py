@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
+from itertools import chain, product
 from typing import Any
 
 from ..model.assignment import Assigned
@@ -46,29 +46,17 @@ class Trial:
 
 
 def cut_cases(case: Case, spans: Sequence[int], counts: Sequence[tuple[int, int]]) -> list[Case]:
-    """The smaller cases, each once: one span of several and the remainder, few heads."""
-    found = dict.fromkeys(_cut(case, span, *count) for span, count in product(spans, counts))
+    """The smaller cases, each once: one span of several and the remainder, few heads; none of packed sequences."""
+    cuts = product(spans, counts) if not case.cu_seqlens_q else ()
+    found = dict.fromkeys(_cut(case, span, *count) for span, count in cuts)
     return [each for each in found if each != case]
 
 
 def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
     few = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
-    if case.cu_seqlens_q:
-        rows = _ends(case.cu_seqlens_q, span, batches + 1)
-        keys = _ends(case.cu_seqlens_k or (0, 0), span, batches + 1)
-        return replace(
-            few.with_lengths(rows[-1], keys[-1]), cu_seqlens_q=rows, cu_seqlens_k=keys
-        )
-    lengths = case.seqlens and tuple(
-        shortened(length, span) for length in case.seqlens[:batches]
-    )
+    lengths = case.seqlens and tuple(shortened(each, span) for each in case.seqlens[:batches])
     few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
     return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
-
-
-def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
-    pairs = list(pairwise(ends))[:count]
-    return (0, *accumulate(shortened(end - start, span) for start, end in pairs))
 
 
 def quicker(case: Case) -> list[Case]:
@@ -118,25 +106,19 @@ def others(
             yield Trial(turned, _DISTINCT, "other strides, causal the other way")
     # What an option chooses is to be right in other strides too, where they are taken.
     assigned: Assigned = (("all", strided[0]),) if strided and not is_again else ()
-    for words, other in _of_options(case, few, target, lengths):
+    made = _of_softmax if case.family == "softmax" else _of_lazy
+    for words, other in chain(made(few, target, *lengths), _of_sizes(case, few, lengths)):
         yield Trial(other, assigned, words)
 
 
-def _of_options(
-    case: Case, few: Case, target: Target, lengths: tuple[int, int]
-) -> Iterator[tuple[str, Case]]:
-    if case.family == "softmax":
-        if not case.seqlens:
-            yield from _of_softmax(few, target.takes, *lengths)
-        for parameter, (name, off, on) in _OPTIONS.items():
-            is_on = getattr(case, name) != off
-            if parameter in target.takes and not (is_on and parameter in target.required):
-                changed = replace(few, **{name: off if is_on else on})
-                yield f"{'without' if is_on else 'with'} {name}", changed
-    elif "bias" in target.takes:
-        yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
+def _of_lazy(few: Case, target: Target, *lengths: int) -> Iterator[tuple[str, Case]]:
+    if "bias" in target.takes:
+        yield "another bias", replace(few, bias_window=few.bias_window // 2 + 1)
         if "bias" not in target.required:
             yield "no bias", replace(few, bias=False)
+
+
+def _of_sizes(case: Case, few: Case, lengths: tuple[int, int]) -> Iterator[tuple[str, Case]]:
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
     yield dtype, replace(_few(case, max(lengths, WHOLE)), dtype=dtype)
     if few.head_dim == few.head_dim_v:
@@ -144,7 +126,17 @@ def _of_options(
         yield _of_dim(few, few.head_dim + 8)
 
 
-def _of_softmax(
+def _of_softmax(few: Case, target: Target, short: int, long: int) -> Iterator[tuple[str, Case]]:
+    if not few.seqlens:
+        yield from _of_lengths(few, target.takes, short, long)
+    for parameter, (name, off, on) in _OPTIONS.items():
+        is_on = getattr(few, name) != off
+        if parameter in target.takes and not (is_on and parameter in target.required):
+            changed = replace(few, **{name: off if is_on else on})
+            yield f"{'without' if is_on else 'with'} {name}", changed
+
+
+def _of_lengths(
     few: Case, takes: Collection[str], short: int, long: int
 ) -> Iterator[tuple[str, Case]]:
     causal = replace(few, causal="causal" in takes or few.causal)
@@ -161,10 +153,9 @@ def _of_softmax(
         if few.window is not None:
             yield "no window", replace(causal, window=None)
     if "h" in few.shapes and few.bias_axes == Case.bias_axes:
-        if few.heads == few.kv_heads:
-            yield "grouped heads", few.with_heads(*_GROUPED)
-        else:
-            yield "as many key heads as heads", few.with_heads(*_EACH)
+        is_each = few.heads == few.kv_heads
+        words = "grouped heads" if is_each else "as many key heads as heads"
+        yield words, few.with_heads(*(_GROUPED if is_each else _EACH))
     if few.head_dim == few.head_dim_v:
         yield "another value dim", replace(few, head_dim_v=2 * few.head_dim)
 

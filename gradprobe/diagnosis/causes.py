@@ -36,13 +36,13 @@ class FailingLayout:
     seen: WrongRun
 
     @cached_property
-    def spoilt(self) -> frozenset[str]:
+    def spoilt(self) -> set[str]:
         """The results that kernels stored outside themselves, or raced for: always wrong."""
         stored = set[str]()
         for found in self.run.memory:
             if found.kind in (RACE, OUTSIDE, GUARD) and found.access != "load":
                 stored.add(title(found.tensor))
-        return frozenset(stored.intersection(GRADIENT_OF.values()))
+        return stored.intersection(GRADIENT_OF.values())
 
     @cached_property
     def unspoilt(self) -> WrongRun:
@@ -147,10 +147,12 @@ class CauseSearch:
             self._unexplained[layout.fact] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines, known = set() if cause.fault in named else _lines_of(cause), list[str]()
-            for each in before:
-                if each.fault == cause.fault or lines & _lines_of(each):
-                    known.append(each.fault)
+            lines = set() if cause.fault in named else _lines_of(cause)
+            known = {
+                each.fault
+                for each in before
+                if each.fault == cause.fault or lines & _lines_of(each)
+            }
             if known:
                 self._show(known, layout)
                 continue
@@ -167,13 +169,11 @@ class CauseSearch:
                 self.found[at] = replace(cause, layouts=(*cause.layouts, layout.run.layout))
 
     def _is_explained(self, layout: FailingLayout) -> bool:
-        own = set(layout.unspoilt.own)
-        if not own:
-            return True
-        fault = explaining(layout.unspoilt, self.predicted)
+        own = {*layout.unspoilt.own}
+        fault = explaining(layout.unspoilt, self.predicted) if own else ""
         faults = [fault] if fault else [each for each in self._own if own <= self._own[each]]
-        self._show(faults, layout)
-        return bool(faults)
+        self._show(faults if own else (), layout)
+        return bool(faults) or not own
 
     @property
     def facts(self) -> list[str]:
@@ -237,11 +237,9 @@ def fact_about(seen: WrongRun) -> str:
 def with_dataflow(
     named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
 ) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; where none is
-    named, what it shows.
+    """The causes that hypotheses name, with the lines of the dataflow; where none is, what it shows.
 
-    Args:
-        read: the faults whose lines were read off the source: these stay the first.
+    Args: read: the faults whose lines were read off the source: these stay the first.
     """
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
@@ -253,24 +251,23 @@ def with_dataflow(
     first, *others = named
     never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != "ACC"]
     # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
-    if (
-        never
-        and first.fault_class == "ACC"
-        and (not first.says_wrong or "P" in first.says_wrong)
-    ):
+    is_any = not first.says_wrong or "P" in first.says_wrong
+    if never and first.fault_class == "ACC" and is_any:
         return [*never, *others]  # it looks the same, and nothing was lost
-    evidence, shown, addresses = [*first.evidence], list[CauseLine](), list[CauseLine]()
+    evidence, shown, more = [*first.evidence], list[CauseLine](), list[CauseLine]()
     for cause in seen:
         evidence += cause.evidence
         shown += cause.where
-        addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
     # Before all others the first line of each kernel, at which something goes wrong in it.
     heads = dict[str, CauseLine]()
     for where in shown:
         heads.setdefault(where.kernel, where)
-    lines, more = [*heads.values(), *shown], list[CauseLine]()
+    lines = [*heads.values(), *shown]
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
-        lines, more = [*first.where], addresses
+        lines = [*first.where]
+        more = [
+            where for cause in seen if cause.kind in ("load", "store") for where in cause.where
+        ]
     elif first.kind in ("mask", "factor"):  # the value is computed all the same
         functions = {*map(attrgetter("kernel"), shown), *map(attrgetter("function"), shown)}
         more = [where for where in first.where if where.kernel in functions]
@@ -306,7 +303,7 @@ class Table:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
             if diagnosis.kind == "value":
                 is_denied = False
-                stands = self._in_agreeing_kernels(self._after_export(diagnosis))
+                stands = self._in_agreeing_kernels(diagnosis)
             agreed += [] if is_denied else stands
             found += [] if is_denied and not self._is_made_anew(diagnosis.says_wrong) else stands
         return agreed if causes_among(agreed) or not causes_among(found) else found
@@ -316,10 +313,9 @@ class Table:
         return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
-        behind, where = set[str](), list[CauseLine]()
+        behind, where = list[str](), list[CauseLine]()
         for name in {*self._names}.difference(value.says_wrong):
-            if not {*value.says_right}.isdisjoint(reached([name], self._family)):
-                behind.add(name)
+            behind += [name] if {*value.says_right} & {*reached([name], self._family)} else []
         for place in value.where:
             is_inherited = any(self._in(name, place.kernel) - {MATCH} for name in behind)
             if not (is_inherited or self._denies(value.says_wrong, place.kernel)):
@@ -327,24 +323,6 @@ class Table:
         if len(where) == len(value.where):
             return [value]
         return [replace(value, where=tuple(where), evidence=())] if where else []
-
-    def _after_export(self, value: Diagnosis) -> Diagnosis:
-        found, later = list[tuple[str, str]](), list[str]()
-        for name in value.says_wrong:
-            found += self._shown.get(name, ())
-        for name in reached(value.says_wrong, self._family):
-            if name not in value.says_wrong and MISMATCH in self._in(name):
-                later.append(name)
-        kernels, statuses = map(set, zip(*found, strict=True)) if found else ({""}, set[str]())
-        # Of one that kernels were seen to hold, only where it is said to be right up to the line.
-        is_last = kernels == {""} or not {*value.says_right}.isdisjoint(value.says_wrong)
-        if not later or statuses != {MATCH} or not is_last:
-            return value
-        line = value.where[0]
-        summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
-        return replace(
-            value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later)
-        )
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
         shown = [self._in(name, kernel) for name in names if name in self._names]

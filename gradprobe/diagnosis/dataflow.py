@@ -38,7 +38,7 @@ def seen_in_dataflow(
 
             visited = addresses.visited_run(experiment, run.assigned)
             if visited is not None:
-                found = gathered("dataflow/cuda", addresses.misread, visited, wrong)
+                found = gathered("dataflow/cuda", addresses.misread, visited)
                 watched = DataflowEvidence(tuple(diagnoses_of(found, family)))
         elif (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
@@ -69,20 +69,12 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
             yield suspect
 
 
-def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
-    from .explainers.sums import never_stored
-
-    return never_stored(run)
-
-
 # Each alone explains a run, in this order.
 ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     # A tile that lies across disagrees in every index: it would be misread.
     ("dataflow/misread", transposed),
     # Of other elements everything is wrong, and each operation right.
     ("dataflow/misread", misread),
-    # What is stored nowhere has no value that could be wrong.
-    ("dataflow/sums", _never_stored),
     # Gradients are made of O: what they show is its doing.
     ("dataflow", _of_forward),
 )
@@ -97,18 +89,17 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     for name, explain in ALONE:
         found = found or gathered(name, explain, run)
     if not found:
-        from .explainers.sums import nothing_summed, pairs
-        from .explainers.values import other_factors, wrong_values
+        from .explainers.values import nothing_summed, other_factors, pairs, wrong_values
 
         found = gathered("dataflow/values", wrong_values, run)
         factors = gathered("dataflow/values", other_factors, run)
         found += filter(_is_sure, factors)
         is_sure = any(map(_is_sure, found))
         # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
-        for suspect in gathered("dataflow/sums", pairs, run):
+        for suspect in gathered("dataflow/values", pairs, run):
             found.append(replace(suspect, is_sure=not is_sure))
         if not any(map(_is_sure, found)):
-            found += gathered("dataflow/sums", nothing_summed, run)
+            found += gathered("dataflow/values", nothing_summed, run)
         found = found or factors
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda suspect: (not suspect.is_sure, suspect.name in _UNTOLD))

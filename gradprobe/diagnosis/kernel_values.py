@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -55,10 +55,11 @@ def with_kernel_values(
     experiment: Experiment, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], bool]:
     """The records, the first that fails with its kernels' values, and whether that is all."""
-    case, found = experiment.case, [*records]
+    case = experiment.case
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
-    is_asked = is_small and case.recover and not case.dropout
-    for at, record in enumerate(records if is_asked else ()):
+    for at, record in enumerate(
+        records if is_small and case.recover and not case.dropout else ()
+    ):
         run, measured = record.run, record.run.measured
         if measured is None or not measured.is_recoverable or measured.coarser:
             continue
@@ -66,19 +67,17 @@ def with_kernel_values(
             experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
             with experiment.stopwatch.timed("compare"):
                 watched = seen_in_dataflow(experiment, run, partial(shown_in, case, measured))
-            found[at] = replace(record, run=replace(run, watched=watched))
-            return found, watched.shown is not None
-    return found, False
+            followed = replace(record, run=replace(run, watched=watched))
+            return [*records[:at], followed, *records[at + 1 :]], watched.shown is not None
+    return [*records], False
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
     """What kernels computed of P, dP, delta, dS for the rows and keys that see one another."""
-    found, culprits = list[KernelValue](), culprits_of(run.flow).keys()
+    culprits, found = culprits_of(run.flow).keys(), list[KernelValue]()
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
-        if values is not None:
-            value.values = values
-            found.append(value)
+        found += [] if values is None else [replace(value, values=values)]
     return sorted(found, key=lambda value: min(map(_number, value.tiles)))
 
 
@@ -94,12 +93,10 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
             if not gradient or not scores.lanes.is_matrix:
                 continue
             name = MATRIX_OF[gradient]
-            parts = _factors(run, scores) if name == "dS" else {}
+            parts = {scores: name} | (_factors(scores) if name == "dS" else {})
             if name == "P" and case.family == "lazy":  # before tau is added, and it is cut off
                 made = filter(_is_exponential, behind([scores], _until_summed))
                 parts = dict.fromkeys(islice(made, 1), name)
-            else:
-                _kernel_value(found, name, scores, gradient).tiles[scores] = scores
             for node, part in parts.items():
                 _kernel_value(found, part, node, gradient).tiles.setdefault(node, scores)
     return found
@@ -119,8 +116,8 @@ def _kernel_value(found: list[KernelValue], name: str, node: Node, gradient: str
     return value
 
 
-def _is_scores(node: Node) -> bool:
-    return node.value is not None and node.value.ndim == 2
+def _has(node: Node, axes: int) -> bool:
+    return node.value is not None and node.value.ndim == axes
 
 
 def _is_exponential(node: Node) -> bool:
@@ -132,35 +129,25 @@ def _until_summed(node: Node) -> Sequence[Node]:
 
 
 def _core(node: Node) -> Node:
-    while node.site.operation in _THROUGH and [*map(_is_scores, node.operands)] == [True]:
+    while node.site.operation in _THROUGH and [_has(made, 2) for made in node.operands] == [
+        True
+    ]:
         node = node.operands[0]
     return node
 
 
-def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
+def _factors(node: Node) -> dict[Node, str]:
     core, found = _core(node), dict[Node, str]()
-    scores, operation = [*filter(_is_scores, core.operands)], core.site.operation
-    rows = [made for made in core.operands if made.value is not None and made.value.ndim == 1]
-    is_less = operation in ("fsub", "fadd")
+    scores = [made for made in core.operands if _has(made, 2)]
+    rows = [made for made in core.operands if _has(made, 1)]
     if _is_exponential(core):
         found[node] = "P"
-    elif operation == "fmul" and len(scores) > 1:
+    elif core.site.operation == "fmul" and len(scores) > 1:
         for made in scores:
-            found |= _factors(run, made)
-    elif is_less and len(rows) == len(scores) == 1 and _is_dp(run, scores[0]):
+            found |= _factors(made)
+    elif core.site.operation in ("fsub", "fadd") and len(rows) == len(scores) == 1:
         found |= {scores[0]: "dP", rows[0]: "delta"}
     return found
-
-
-def _is_dp(run: FollowedRun, node: Node) -> bool:
-    def scores(made: Node) -> Iterable[Node]:
-        return filter(_is_scores, () if made.site.operation == "dot" else made.operands)
-
-    found = set()
-    for made in behind([node], scores):
-        if made.site.operation == "dot":
-            found.add(frozenset(map(partial(_input, run), made.operands)))
-    return found == {frozenset(("do", "v"))}
 
 
 def _input(run: FollowedRun, node: Node) -> str:
@@ -204,16 +191,17 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
 
 def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
     """The indices of each number: those of the nearest scores that come from no misread load."""
-    is_known = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
+    is_own = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
     # The scores may be transposed on the way into their dot.
-    axis = _rows_along(node if is_known and _is_scores(node) else scores)
-    for made in filter(_is_scores, behind([node, scores], _until_summed)):
-        if not {*"bhmn"} <= made.lanes.at.keys() or _rows_along(made) != axis:
+    axis = _rows_along(node if is_own and _has(node, 2) else scores)
+    for made in behind([node, scores], _until_summed):
+        is_known = _has(made, 2) and {*"bhmn"} <= made.lanes.at.keys()
+        if not is_known or _rows_along(made) != axis:
             continue
         at, origins = made.lanes.at, made.lanes.origins
         if not culprits.isdisjoint(chain(*map(origins.__getitem__, "bhmn"))):
             continue
-        if _is_scores(node):
+        if _has(node, 2):
             return at
         return {letter: at[letter].max(1 - axis) for letter in "bhm"}
     return None
@@ -259,7 +247,7 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):
         chains[name] = _chain(case, own, name, seen)
-    rows = _rows(case, own, seen, chains)
+    rows = _rows(seen, chains)
     held = {(row.finding.name, name) for row in rows for name in row.into}
     for name in [name for name in chains if findings[name].mismatched] or chains:
         if MATRIX_OF[name] not in given and (MATRIX_OF[name], name) not in held:
@@ -285,14 +273,9 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
 
 
 def _chain(
-    case: Case,
-    own: MeasuredRun,
-    gradient: str,
-    seen: Sequence[KernelValue],
-    *,
-    coarse: bool = False,
+    case: Case, own: MeasuredRun, gradient: str, seen: Sequence[KernelValue]
 ) -> MeasuredRun:
-    values = {**own.trace.values}
+    values, before = {**own.trace.values}, own.comparison
     for other in MATRIX_OF.keys() - {gradient}:
         values.pop(other, None)
     for value in seen:
@@ -301,11 +284,8 @@ def _chain(
             dtype = getattr(torch, case.dtype) if is_rounded else torch.float32
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
-    trace, before = Trace(values, dict.fromkeys(values, "seen")), own.comparison
-    precision = before.precision.coarser if coarse else before.precision
-    comparison = compare(
-        case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse
-    )
+    trace = Trace(values, dict.fromkeys(values, "seen"))
+    comparison = compare(case, own.x, trace, before.precision, evaluate=before.evaluate)
     return replace(own, trace=trace, comparison=comparison)
 
 
@@ -318,23 +298,15 @@ def _is_rounded(node: Node) -> bool:
     return bool(np.any(value)) and not np.any(bits & np.uint32(0xFFFF))
 
 
-def _rows(
-    case: Case, own: MeasuredRun, seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]
-) -> list[SeenRow]:
+def _rows(seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]) -> list[SeenRow]:
     found, kernels = list[SeenRow](), dict[str, int]()
     times = Counter(map(attrgetter("name", "kernel"), seen))
     for value in seen:
         into = tuple(sorted(value.into & chains.keys(), key=names().index))
         if into:
-            is_again = times[value.name, value.kernel] > 1
+            is_again, measured = times[value.name, value.kernel] > 1, chains[into[0]]
             kernel = f"{value.kernel} for {listed(into)}" if is_again else value.kernel
             kernels.setdefault(kernel, len(kernels))
-            measured = chains[into[0]]
-            if measured.comparison.findings[value.name].mismatched:
-                # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
-                coarse = _chain(case, own, into[0], seen, coarse=True)
-                if not coarse.comparison.findings[value.name].mismatched:
-                    measured = coarse
             finding = measured.comparison.findings[value.name]
             found.append(SeenRow(kernel, into, finding, measured))
     return sorted(found, key=lambda row: (kernels[row.kernel], names().index(row.finding.name)))
@@ -345,8 +317,8 @@ def _is_proved(own: MeasuredRun, row: SeenRow) -> bool:
     wrong = row.finding.wrong > 0
     for name in row.into:
         of_heads = own.comparison.findings[name].wrong > 0
-        of_heads = of_heads.repeat_interleave(wrong.shape[1] // of_heads.shape[1], 1)
-        if bool((wrong & ~of_heads).any()):
+        each = wrong.shape[1] // of_heads.shape[1]
+        if bool((wrong & ~of_heads.repeat_interleave(each, 1)).any()):
             return False
     return True
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -115,9 +115,7 @@ def of_strays(
 ) -> tuple[Diagnosis, ...]:
     """One diagnosis for what a kernel did to a tensor.
 
-    Args:
-        found: (layout, finding) of every run.
-        ran: the layouts in which the target came to results.
+    Args: found: (layout, finding) of every run; ran: the layouts in which it came to results.
     """
     made = [_diagnosis(group, ran) for group in grouped(found)]
     return tuple(sorted(made, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
@@ -144,17 +142,12 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
     for file, line, kernel, note in _places(group.memory):
         if (file, line) not in where:
             where[file, line] = where_at(file, line, kernel, note)
+    evidence = tuple(dict.fromkeys(map(attrgetter("sentence"), others)))
+    name = row.name if row else worst.tensor
     return Diagnosis(
-        f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word,
-        fault_class,
-        group.sentence,
-        1.0,
-        tuple(dict.fromkeys(map(attrgetter("sentence"), others))),
-        tuple(where.values()),
-        fix.replace("TENSOR", worst.tensor or "that tensor"),
-        seen="seen while it ran",
-        layouts=group.layouts,
-    )
+        f"{word}/{name}" if name else word, fault_class, group.sentence, 1.0, evidence, tuple(where.values()),
+        fix.replace("TENSOR", worst.tensor or "that tensor"), seen="seen while it ran", layouts=group.layouts,
+    )  # fmt: skip
 
 
 def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
@@ -168,16 +161,15 @@ def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str
         yield each.file, line, each.kernel, ""
     for each, line in placed:
         text, is_python = source(each.file), each.file.endswith(".py")
-        moved = [*text.address(line)] if each.kind == memory.RACE and is_python else []
+        is_moved = each.kind == memory.RACE and is_python
+        moved = text.address(line) if is_moved else []
         # Down to a pointer that is not moved at all.
         for at in chain(moved, *map(text.aliases, moved)):
             yield each.file, at, each.kernel, "its address"
         for at in text.ends(line) if each.runs_on else ():
             note = "its loop, or an end of it, which lies beyond the last one"
             yield each.file, at, each.kernel, note
-    allocated = [place for place in dict.fromkeys(each.allocated for each in found) if place[0]]
-    for file, line in allocated:
+    for file, line in filter(itemgetter(0), dict.fromkeys(map(attrgetter("allocated"), found))):
         yield file, line, "", "allocated here, uninitialized"
-    for file, line in allocated:
         for at in source(file).launches_with(line):
             yield file, at, "", "launched with it here"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +24,7 @@ from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
 from ..runtime.run import run_target
 from ..source.kernel_file import python_file
-from ..targets.bind import intermediate_named, statements_of
+from ..targets.bind import statements_of
 from ..targets.find import Target
 
 # Scores of a case up to which what its expressions hold is copied.
@@ -38,10 +35,8 @@ _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE, _NEAR = 3e-2, 1e-3
 # What is lower stands for minus infinity in scores; fewer numbers than these may be anything.
 _HIDDEN, _FEWEST = -1e4, 4
-_INPUTS = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme"}
-_RESULTS = {"O": "bhme", "dQ": "bhmd", "dK": "bhnd", "dV": "bhne"}
-_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
-_AXES |= {"LSE": "bhm", "delta": "bhm"} | _RESULTS
+_RESULTS = ("O", "dQ", "dK", "dV")
+_NAMES = ("S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", *_RESULTS)
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
@@ -119,10 +114,6 @@ def _line(
         elif name:
             late = event.at
             break
-    assigned = _lines(target, lambda node: _assigned(node) == first != "")
-    # A number, and no tensor.
-    if len(assigned) == 1 and assigned[0] not in map(attrgetter("at.line"), held):
-        return _at(target, assigned[0])
     before = [at for at in maybe if late is not None and at.line != late.line]
     return before[-1] if before else late
 
@@ -147,18 +138,11 @@ def _is_differentiated(node: Any) -> bool:
     return isinstance(call, ast.Attribute) and call.attr in ("backward", "grad")
 
 
-def _assigned(node: Any) -> str:
-    name = node.targets[0] if isinstance(node, ast.Assign) else None
-    return intermediate_named(name.id) if isinstance(name, ast.Name) else ""
-
-
 # --- forms
 
 
-@dataclass(frozen=True, eq=False)
-class _Form:
+class _Form(NamedTuple):
     name: str
-    axes: str
     values: Array
     is_wrong: bool = False
     factor: float = 0.0
@@ -166,100 +150,69 @@ class _Form:
 
 
 class _Forms:
-    """What expressions may hold: due and wrong values, in any order of axes and in part."""
+    """What expressions may hold: due and wrong values, of all heads or of one."""
 
     def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
-        self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By shape, the forms that a value may be a part of, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
-        self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
-        self._forms += self._steps(due)
-        due_by_key = _subtracted(due)
+        self._forms = [_Form(name, _finite(values)) for name, values in due.items()]
+        self._forms += [_Form("", values) for values in self._steps(due)]
         for way in _ways(of, plain, seen):
             for name, values in way.items():
                 self._add_wrong(name, _finite(values), _finite(due[name]))
-            self._add_wrong("delta", _subtracted(way), due_by_key, "bhn")
 
-    def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
-        x, p, rows = self._x, due["P"], due["delta"][..., None]
-        for name, axes in _INPUTS.items():
-            yield _Form(name, axes, getattr(x, name).numpy())
-        scores = (x.q @ x.k.mT).numpy()
-        yield _Form("", "bhmn", scores)
+    def _steps(self, due: Mapping[str, Array]) -> Iterator[Array]:
+        x = self._x
+        for tensor in (x.q, x.k, x.v, x.do, x.q @ x.k.mT):
+            yield tensor.numpy()
         if x.softcap is not None:
-            yield _Form("", "bhmn", x.softcap * np.tanh(x.scale * scores / x.softcap))
+            yield (x.softcap * (x.scale * x.q @ x.k.mT / x.softcap).tanh()).numpy()
         for dp in (due["dP"], due["dPE"]):
-            yield _Form("", "bhmn", p * dp)
-            yield _Form("", "bhmn", dp - rows)
+            yield due["P"] * dp
+            yield dp - due["delta"][..., None]
 
-    def _add_wrong(self, name: str, values: Array, due: Array, axes: str = "") -> None:
+    def _add_wrong(self, name: str, values: Array, due: Array) -> None:
         room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
             is_multiple = np.abs(values - factor * due).max() <= room
-            factor = factor if is_multiple else 0.0
-            self._forms.append(_Form(name, axes or _AXES[name], values, True, factor))
+            self._forms.append(_Form(name, values, True, factor if is_multiple else 0.0))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
         """The intermediate that a value is by the fault, or ""; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
-        if np.count_nonzero(flat) < _FEWEST:
-            return "", False
-        forms, rows = self._shelf(event.array.squeeze().shape)
-        squares, matching = (rows * rows).sum(1), list[_Form]()
-        factors = rows @ flat / np.where(squares > 0, squares, np.inf)
-        for at in np.flatnonzero(factors**2 * squares >= (1 - 8 * tolerance) * (flat @ flat)):
-            form, factor = forms[at], factors[at]
-            if np.abs(flat - factor * rows[at]).max() > tolerance * np.abs(flat).max():
-                continue
-            if not form.factor:
-                matching.append(form)
-            elif self._is_usual(form, factor) and not self._is_usual(form, factor * form.factor):
-                return form.name, False
+        matching, shape = list[_Form](), event.array.squeeze().shape
+        for form in self._forms if np.count_nonzero(flat) >= _FEWEST else ():
+            for part in _parts(form.values.squeeze(), shape):
+                square = float(part @ part)
+                factor = float(part @ flat) / square if square else 0.0
+                if np.abs(flat - factor * part).max() > tolerance * np.abs(flat).max():
+                    continue
+                if not form.factor:
+                    matching.append(form)
+                elif self._is_other(form, factor):
+                    return form.name, False
         name = next((form.name for form in matching if form.is_wrong), "")
         return name, bool(name) and not all(form.is_wrong for form in matching)
 
-    def _is_usual(self, form: _Form, factor: float) -> bool:
-        scale = self._x.scale if form.name == "dS" else 1.0
-        return min(abs(factor - 1), abs(factor - scale)) <= _NEAR * scale
-
-    def _shelf(self, shape: tuple[int, ...]) -> tuple[list[_Form], Array]:
-        if shape not in self._shelves:
-            size, forms = math.prod(shape), list[_Form]()
-            rows = [np.zeros((0, size))]
-            for form in self._forms:
-                for part in _parts(form, shape):
-                    rows.append(np.ascontiguousarray(part).reshape(-1, size))
-                    forms += [form] * len(rows[-1])
-            self._shelves[shape] = forms, np.concatenate(rows)
-        return self._shelves[shape]
+    def _is_other(self, form: _Form, factor: float) -> bool:
+        usual = (1.0, self._x.scale) if form.name == "dS" else (1.0,)
+        is_wrong, is_due = (
+            any(math.isclose(of, each, rel_tol=_NEAR) for each in usual)
+            for of in (factor, factor * form.factor)
+        )
+        return is_wrong and not is_due
 
 
-def _subtracted(values: Mapping[str, Array]) -> Array:
-    """[B, H, N], what dS subtracts from dP of each key, in the last row that sees it."""
-    seen = values["P"] > 0
-    last = seen.shape[2] - 1 - seen[:, :, ::-1].argmax(2, keepdims=True)
-    p, dp, ds = (
-        np.take_along_axis(values[name], last, 2)[:, :, 0] for name in ("P", "dP", "dS")
-    )
-    return dp - ds / np.where(p > 0, p, np.inf)
-
-
-def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
-    values, every = form.values, range(form.values.ndim)
-    for order in itertools.permutations(every, len(shape)):
-        short = [at for at, axis in enumerate(order) if shape[at] != values.shape[axis]]
-        if len(short) > 1 or any(form.axes[order[at]] not in "mn" for at in short):
-            continue
-        others = sorted({*every} - {*order})
-        moved = values.transpose([*others, *order])
-        for at in short:
-            axis, size = len(others) + at, shape[at]
-            starts = range(0, moved.shape[axis] - size + 1, size)
-            moved = np.array([moved.take(range(start, start + size), axis) for start in starts])
-        yield moved
+def _parts(values: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    """The parts of a shape, flat: as it lies, transposed, and with rows before heads."""
+    turned = [values]
+    for axes in ((-1, -2), (1, 2)):
+        turned += [values.swapaxes(*axes)] if values.ndim > max(axes) + 1 else []
+    for whole in turned:
+        if whole.shape[whole.ndim - len(shape) :] == shape:
+            yield from np.ascontiguousarray(whole).reshape(-1, math.prod(shape))
 
 
 def _ways(of: Hypothesis, plain: Variant, seen: WrongRun) -> Iterator[dict[str, Array]]:
@@ -277,7 +230,7 @@ def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
     found = dict[str, list[Array]]()
     for tile in tiles(variant):
         part = variant.on(tile, buffers)
-        for name in filter(part.__contains__, _AXES):
+        for name in filter(part.__contains__, _NAMES):
             found.setdefault(name, []).append(part[name].numpy())
     return {name: np.stack(parts) for name, parts in found.items()}
 

@@ -34,27 +34,30 @@ def smaller_failing(
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
-    laid = dict[Assigned, None]()
-    for run in failing:
-        # Few faults depend on a file's values; a layout of these shows what drawn values in another one show.
-        laid[tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned)] = None
-    first, *others = laid
+    # Few faults depend on a file's values; a layout of these shows what drawn values in another one show.
+    drawn = [
+        [(of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned]
+        for run in failing
+    ]
+    first, *others = dict.fromkeys(map(tuple, drawn))
     of_file = " of drawn values" if case.inputs is not None else ""
     for small in cut_cases(replace(case, inputs=None), _SPANS, _COUNTS):
         if small.scores > MOST_SCORES:
             continue
-        try:
+        with suppress(Failure):  # such as a length that the target does not take
             begun = experiment_of(small, experiment.target, experiment.reference)
             ran, runs = _run(begun, [first])
-        except Failure:  # such as a length that the target does not take
-            continue
-        if any(run.measured is not None and _fails_alike(run.measured, wrong) for run in runs):
-            # Into the others the target is not looked.
-            unseen = replace(ran, case=replace(ran.case, recover=False))
-            with suppress(Failure):
-                runs += _run(unseen, others)[1] if others else []
-            words = f"a smaller case{of_file} that fails in the same way: {size_in_words(small)}"
-            return ran, runs, words
+            if any(
+                run.measured is not None and _fails_alike(run.measured, wrong) for run in runs
+            ):
+                # Into the others the target is not looked.
+                unseen = replace(ran, case=replace(ran.case, recover=False))
+                with suppress(Failure):
+                    runs += _run(unseen, others)[1] if others else []
+                words = (
+                    f"a smaller case{of_file} that fails in the same way: {size_in_words(small)}"
+                )
+                return ran, runs, words
     return None
 
 

@@ -126,21 +126,16 @@ class Tester:
         contradicted = len(self._all.names)
         for found in self._scores(hypothesis, self._all):
             # Of several ways the one that leaves right what came right tells how well it fits.
-            denied = [
-                name for name, score in found.items() if score.spoilt and name not in wrong
-            ]
+            denied = {name for name, score in found.items() if score.spoilt} - wrong.keys()
             contradicted = min(contradicted, len(denied))
             for name in wrong:
                 if found[name].gain > max(0, best[name].gain):
                     best[name] = found[name]
                     active.add(name)
-            is_all = all(found[name].gain == count for name, count in wrong.items())
-            if is_all and not contradicted:
-                break
-        shares = {name: best[name].reproduced / count for name, count in wrong.items()}
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
-        if own := [shares[name] for name in self.seen.own if name in shares]:
-            reproduced = min(reproduced, sum(own) / len(own))
+        if own := wrong.keys() & {*self.seen.own}:
+            mean = sum(best[name].reproduced / wrong[name] for name in own) / len(own)
+            reproduced = min(reproduced, mean)
         kept, bits = 1.0, 0.0
         for name in active:
             right = max(1, self.seen.right[name].numel() - wrong[name])
@@ -157,8 +152,7 @@ class Tester:
             portion = _Portion(self.seen.own, self._all.tiles, is_rough=True)
         most = dict.fromkeys(portion.names, 0)
         for scores in self._scores(hypothesis, portion):
-            for name, score in scores.items():
-                most[name] = max(most[name], score.gain)
+            most = {name: max(gain, scores[name].gain) for name, gain in most.items()}
         total = 0.0
         for name, gain in most.items():
             total += gain / max(1, int((~self.seen.right[name][portion.place]).sum()))
@@ -183,7 +177,6 @@ class Tester:
         self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool
     ) -> dict[str, Score]:
         scores, (values, bounds) = dict[str, Score](), self._predicted(variant, buffers, portion)
-        measured = self.seen.measured
         for name in portion.names:
             came, value = self._came[name].at(portion.place), values[name][portion.place]
             if portion.is_rough:
@@ -197,7 +190,7 @@ class Tester:
             larger = max(1.0, largest / due) if due else 1.0
             allowed = _ROOM * larger * bounds[name].nan_to_num(0.0)
             near = _near(came, value, allowed, not_finite)
-            tiny = torch.finfo(measured.trace.values[name].dtype).tiny
+            tiny = torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
             scores[name] = _score(came, value, allowed, near, tiny)
         return scores
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product, starmap
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after, title
-from ..model.layout_run import MATCH, MISMATCH
+from ..model.layout_run import MATCH
 from ..model.mechanisms import door, spoken
 from ..model.number import LAMBDA, listed
 from ..model.report import CauseLine, Diagnosis, causes_among
@@ -28,9 +27,6 @@ _TOO_LARGE = (
     "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
-if TYPE_CHECKING:
-    from ..frontends.triton.launches import KernelCall
-
 _fault = attrgetter("fault")
 # Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
 _FEW = 3
@@ -58,8 +54,6 @@ class FailedCheck:
 
     experiment: Experiment
     runs: Sequence[LayoutRun]
-    calls: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict)
-    """The launches of each layout."""
     right_at: Callable[[LayoutRun], str] = lambda first: ""
     """Says at which other lengths it is right in the first layout; "" at none."""
     known: list[str] = field(default_factory=list)
@@ -114,9 +108,8 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     found = _in_order(search.found, memory, layouts)
     check.known += search.facts
     check.predicted |= search.predicted.keys()
-    if not causes_among(
-        found
-    ):  # of two results in one memory the one was written over the other
+    if not causes_among(found):
+        # Of two results in one memory the one was written over the other.
         wrong = {*layouts[0].seen.own}
         shared = [each for each in shared if wrong & {*each.summary.replace(":", " ").split()}]
         found, check.known = [*shared, *found], [] if shared else check.known
@@ -142,11 +135,10 @@ def _by_a_smaller_case(
         return memory
     experiment, runs, size = small
     of_small, words = FailedCheck(experiment, runs), f"sought on {size}"
-    found, of_large = by_numbers(of_small, memory), [*map(_fault, memory)]
-    for at, each in enumerate(found):
-        if each.fault not in of_large:
-            found[at] = _with_evidence(each, words)
-            break
+    found, of_large = by_numbers(of_small, memory), {*map(_fault, memory)}
+    own = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
+    if own is not None:
+        found[own] = _with_evidence(found[own], words)
     check.known = [words, *of_small.known] if of_small.known else []
     check.predicted = of_small.predicted
     return found
@@ -175,9 +167,8 @@ def _in_order(
 ) -> list[Diagnosis]:
     found, memory = told_once(found, memory)
     cause, first = next(filter(attrgetter("is_named"), found), None), layouts[0]
-    spoilt = set[str]()
-    for layout in layouts:
-        spoilt.update(map(str.lower, layout.spoilt.intersection(layout.seen.own)))
+    stored = chain(*(layout.spoilt.intersection(layout.seen.own) for layout in layouts))
+    spoilt = {*map(str.lower, stored)}
     for at, each in enumerate(memory):
         if tensor_of(each) in spoilt:
             spoilt.remove(tensor_of(each))
@@ -200,7 +191,7 @@ def told_once(
 ) -> tuple[list[Diagnosis], list[Diagnosis]]:
     """A named cause that was seen in memory too has that for evidence, and its lines."""
     twins, joined = {each.fault: each for each in memory}, list[Diagnosis]()
-    unwritten = [each for each in twins.values() if each.kind == "unwritten"]
+    unwritten = [each for each in memory if each.kind == "unwritten"]
     for cause in found:
         # What depends on memory that nothing wrote is the one tensor that is read so.
         read = unwritten[0] if cause.kind == "unwritten" and len(unwritten) == 1 else None
@@ -209,11 +200,8 @@ def told_once(
             memory = [each for each in memory if each.fault != twin.fault]
             evidence, where = (*cause.evidence, twin.summary), _by_place(twin.where, cause.where)
             layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
-            joined.append(
-                structs.replace(cause, evidence=evidence, where=where, layouts=layouts)
-            )
-        else:
-            joined.append(cause)
+            whole = structs.replace(cause, evidence=evidence, where=where, layouts=layouts)
+        joined.append(cause if twin is None else whole)
     return joined, [*memory]
 
 
@@ -257,15 +245,12 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     findings = first.measured.comparison.findings.values() if first.measured is not None else ()
     # No more than a coarser arithmetic errs, which other values at another length may not show.
     is_slight = all(finding.max_ratio <= LAMBDA for finding in findings)
-    if first.verdict != MISMATCH or ((explained or is_slight) and not first.memory):
-        return found
-    words, merged = check.right_at(first), list[Diagnosis]()
+    is_asked = first.memory or not (explained or is_slight)
+    words = check.right_at(first) if is_asked else ""
     if not words:
         return found
-    if first.memory and not explained:
-        here = [each for each in found if first.layout in each.layouts]
-        merged = [each for each in here if each.kind in _MISREAD]
-    if not merged:
+    merged = [each for each in found if first.layout in each.layouts and each.kind in _MISREAD]
+    if explained or not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
@@ -273,70 +258,45 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     )
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    where = _by_place(*map(attrgetter("where"), merged))
-    led = _merged(Diagnosis("tail/length", "M3", summary, 1.0, (), where, fix), found, merged)
-    check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
-    return led
+    return _merged(check, found, merged, ("tail/length", "M3", summary), fix)
 
 
 @door("contiguous", lambda check, found: found)
 def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Kernels are right in the first layout, and misread tensors of which they get no stride."""
-    misread, kernels, tensors = list[Diagnosis](), dict[str, None](), dict[str, None]()
-    for each in found if check.runs[0].verdict == MATCH and not check.predicted else ():
-        of = dict.fromkeys(map(attrgetter("kernel"), each.where))
-        if each.kind in _MISREAD and _get_no_stride(check, of, tensor_of(each)):
-            misread.append(each)
-            kernels |= of
-            tensors[title(tensor_of(each))] = None
-    if not misread:
+    """Where the first layout is right, kernels that misread several tensors in others have one cause."""
+    is_right = check.runs[0].verdict == MATCH and not check.predicted
+    misread = [each for each in found if each.kind in _MISREAD and each.where]
+    tensors = {title(tensor_of(each)) for each in misread}
+    if not is_right or len(tensors) < _FEW:
         return found
-    taken = "they are" if len(tensors) > 1 else "it is"
-    summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
+    kernels = {where.kernel for each in misread for where in each.where}
+    where = f"{listed(sorted(tensors))} in {listed(sorted(kernels))}"
+    summary = f"right in {check.runs[0].layout}, and wrong elements are met in other layouts: of {where}"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    where = _by_place(*(each.where[:1] for each in misread))
-    cause = Diagnosis("layout/contiguous", "S2", summary, 1.0, (), where, fix)
-    led = _merged(cause, found, misread)
-    check.is_beyond_edits = not any(each.also for each in led)
-    return led
-
-
-def _get_no_stride(check: FailedCheck, kernels: Iterable[str], tensor: str) -> bool:
-    first, *others = check.runs
-    is_asked = False
-    for run in others if check.calls else ():
-        own, given = _long_strides(run, tensor) - _long_strides(first, tensor), set[int]()
-        for call in check.calls.get(run.layout, ()) if run.verdict == MISMATCH else ():
-            if call.name in kernels:
-                given.update(call.numbers)
-        # A stride in bytes is a multiple.
-        if any(number % stride == 0 for number, stride in product(given, own)):
-            return False
-        is_asked |= bool(own and given)
-    return is_asked
-
-
-def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
-    strides = [laid.strides for laid in run.laid if laid.name.lower() == tensor]
-    return {stride for of in strides for stride in sorted(of)[-2:]} - {0}
+    return _merged(check, found, misread, ("layout/contiguous", "S2", summary), fix)
 
 
 def _merged(
-    cause: Diagnosis, found: list[Diagnosis], merged: Sequence[Diagnosis]
+    check: FailedCheck,
+    found: list[Diagnosis],
+    merged: Sequence[Diagnosis],
+    about: tuple[str, str, str],
+    fix: str,
 ) -> list[Diagnosis]:
+    """One cause in place of many."""
     layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
-    cause = structs.replace(cause, seen="seen while it ran", layouts=layouts)
-    return _led(cause, found, merged)
+    where, seen = _by_place(*map(attrgetter("where"), merged)), "seen while it ran"
+    cause = Diagnosis(*about, 1.0, (), where, fix, seen=seen, layouts=layouts)
+    led = _led(cause, [each for each in found if each not in merged])
+    check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
+    return led
 
 
-def _led(
-    cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()
-) -> list[Diagnosis]:
+def _led(cause: Diagnosis, found: Sequence[Diagnosis]) -> list[Diagnosis]:
     causes, led = causes_among(found), [cause]
     for diagnosis in found:
-        if diagnosis not in merged:
-            is_cause = diagnosis in causes
-            led.append(structs.replace(diagnosis, also=True) if is_cause else diagnosis)
+        is_cause = diagnosis in causes
+        led.append(structs.replace(diagnosis, also=True) if is_cause else diagnosis)
     return led
 
 

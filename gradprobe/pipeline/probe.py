@@ -114,7 +114,7 @@ def _finished(
         client.told(report)
         with experiment.stopwatch.timed("diagnose"):
             if report.failing is not None or any(map(attrgetter("memory"), report.runs)):
-                report = _explained(experiment, records, report, compilation, problem, client)
+                report = _explained(experiment, report, compilation, problem, client)
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
     seconds = experiment.stopwatch.seconds
@@ -139,8 +139,7 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
 
 
 def _explained(
-    experiment: Experiment, records: Sequence[RunRecord], report: ProbeResult, compilation: Compilation,
-    problem: Problem, client: Client,
+    experiment: Experiment, report: ProbeResult, compilation: Compilation, problem: Problem, client: Client
 ) -> ProbeResult:  # fmt: skip
     # A sharded target is run by its ranks: neither launches nor strides are seen here.
     if experiment.case.ranks:
@@ -151,10 +150,8 @@ def _explained(
     else:
         from ..diagnosis.why import FailedCheck, reasons_of  # here alone: much stands behind it
 
-        ran = [record for record in records if record.executions]
-        calls = {record.run.layout: record.executions[0].outcome.calls for record in ran}
         right_at = partial(_right_at, problem)
-        reasons = reasons_of(FailedCheck(experiment, report.runs, calls, right_at))
+        reasons = reasons_of(FailedCheck(experiment, report.runs, right_at))
         compilation.result()  # of which trials of edits know
         allowance = client.budget()
         if report.failing is not None and allowance.count:

@@ -1,6 +1,5 @@
 """What the dataflow of interpreted kernels shows: nothing of right ones, and the line of wrong ones."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ import pytest
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
-from gradprobe.diagnosis.explainers.sums import never_stored
 from gradprobe.diagnosis.explainers.values import other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter import dataflow as graph
@@ -43,7 +41,6 @@ def test_in_a_right_kernel_every_result_is_what_it_is_called(of, layout, options
         assert known
         assert all(each.startswith(words) for each in known)
     visits = {storages.get(home, ""): counts for home, counts in flow.visits.items()}
-    assert not [*never_stored(replace(run, wrong=("O", "dQ", "dK", "dV", "delta", "LSE")))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
 
@@ -65,7 +62,7 @@ WRONG = {
     "k across in a dot": (Edit(DQ, "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)"), CAUSAL, "dQ", "value", ""),
     "k of half the dims": (Edit(DQ, f"{K_TILE}, head_dim", f"{K_TILE}, head_dim // 2"), CAUSAL, "dQ", "masked", "k"),
     "tiles of one head that no program stores": (
-        Edit(DQ, "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)"), {}, "dQ", "unstored", "dQ",
+        Edit(DQ, "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)"), {}, "dQ", "pairs", "dQ",
     ),
     # Of a load and a store that disagree the load is right where something right is made of it.
     "bias from the end": (

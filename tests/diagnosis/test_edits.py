@@ -178,15 +178,6 @@ def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
     assert told_of(doubted, certain).diff == large.diff
 
 
-@pytest.mark.nightly
-def test_the_edits_for_two_causes_are_one_fix(tmp_path):
-    """The factor shows in every layout, the stride in two: neither edit alone makes anything match there."""
-    both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
-    report = report_on(tmp_path, both)
-    assert len(report.causes) == 2
-    assert patched(both, passing_edit(report).diff) == RIGHT
-
-
 @pytest.mark.parametrize(
     ("wrong", "is_better"),
     [({"dQ": 0, "dK": 9}, True), ({"dQ": 9, "dK": 9}, False), ({"dQ": 0, "dK": 0, "dV": 1}, False),

@@ -20,7 +20,7 @@ from ...probing.runs import records_of
 from ...processes.startup.sitecustomize import load_from_copy
 from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
-from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
+from ...source.reach import Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
 from ...source.syntax import lines_of
 from ...targets.find import find_target
@@ -28,8 +28,8 @@ from ..cases import TAILS, WHOLE, Trial, further, others
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
-# Rows that are few tiles of any size; and other cases of an edit that is not certain any more.
-_SHORT, _FEW = 64, 5
+# Other cases of an edit that is not certain any more.
+_FEW = 5
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,8 @@ class Judge:
                 break
         drawn = list(further(case, target.takes, judged.right))
         for trial in drawn:
-            if not judged.doubts and self._may_reach(trial, judged):
+            fed = {goal for goal, of in judged.unreached.items() if goal.line in of.edited}
+            if not judged.doubts and (judged.unreached.keys() - self._never or fed):
                 self._put_to(judged, [trial])
         for goal, of in judged.unreached.items():
             if not drawn or of.tells(goal):  # where none was drawn, one might come to it
@@ -192,15 +193,6 @@ class Judge:
         if not judged.right:
             judged.not_run.append("any other case")
         return None if judged.is_broken else judged
-
-    def _may_reach(self, trial: Trial, judged: JudgedEdit) -> bool:
-        """Whether a case may come to what is left: of a loop one turn or none in a short case."""
-        is_short = min(trial.case.seqlen_q, trial.case.seqlen_k) <= _SHORT
-        for goal, of in judged.unreached.items():
-            is_asked = goal not in self._never or goal.line in of.edited
-            if is_asked and (is_short or goal.kind != TURNS or goal.value == SEVERAL):
-                return True
-        return False
 
     def _put_to(self, judged: JudgedEdit, cases: Sequence[Trial]) -> None:
         waiting = [replace(each, traced=judged.reaches) for each in cases]
@@ -224,8 +216,8 @@ class Judge:
         if result is None or result.failure:
             return bool(before.failure)
         # Where memory suffers anyhow, how often says nothing.
-        is_harmed = result.harm > 0 and not before.harm
-        if not before.failure and (is_harmed or not result.names <= before.names):
+        is_worse = result.harm > before.harm == 0 or not result.names <= before.names
+        if is_worse and not before.failure:
             return False
         if not self.is_untaken(judged.candidate, trial, result):
             judged.doubts.append(trial.title)
@@ -257,8 +249,7 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     launched, of_hosts = set[str](), set[str]()
     for kernel in kernels:
         for call, host in file.callers_of(kernel):
-            if not lines.isdisjoint(lines_of(file.statement(call))):
-                launched.add(kernel)
-            if host.name in inside - kernels:
-                of_hosts.add(kernel)
+            is_edited = not lines.isdisjoint(lines_of(file.statement(call)))
+            launched |= {kernel} if is_edited else set()
+            of_hosts |= {kernel} if host.name in inside - kernels else set()
     return reach_of(file, (inside & kernels) | (launched or of_hosts) or kernels, kernels, lines)

@@ -13,13 +13,12 @@ from functools import partial
 from itertools import cycle
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
 
 from ...frontends.triton.interpreter import launch_replay
-from ...frontends.triton.interpreter.launch_replay import Changes, Codes, RecordedLaunch, Replay
+from ...frontends.triton.interpreter.launch_replay import Codes, RecordedLaunch, Replay
 from ...model.failures import Failure, fault_words
 from ...numerics.compare import judge_whole
 from ...numerics.evidence import MeasuredRun
@@ -28,6 +27,7 @@ from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
 from ...source.syntax import Edits, edited
 from ..cases import Trial
+from ..follow import results_among
 from .judge import EditedTarget, EditResult
 
 Answer = tuple[bool, float]
@@ -125,23 +125,12 @@ class _StoredResult:
 
 def _results_in(launch: RecordedLaunch, measured: MeasuredRun) -> Iterator[_StoredResult]:
     """The results that arguments of a launch hold after it as the target returned them."""
-    launch.restore(launch.after, {})
-    of, values = measured.comparison, measured.raw.values
-    exact = of.precision.exact
-    names = of.expected.keys() & values.keys() if measured.unread is None else ()
-    for tensor in launch.tensors if names else ():
-        found = dict[str, _StoredResult]()
-        for name in names if tensor.is_floating_point() else ():
-            parts = [values[name], of.expected[name], of.bounds[name]]
-            turned = [part.transpose(1, 2) for part in parts if part.dim() > 2]
-            for laid in (parts, turned):
-                if laid and laid[0].numel() == tensor.numel():
-                    came, expected, bound = (part.reshape(tensor.shape) for part in laid)
-                    here = tensor.to(came.dtype)
-                    if bool(((here == came) | (here.isnan() & came.isnan())).all()):
-                        found[name] = _StoredResult(name, tensor, expected, bound, exact)
-        if len(found) == 1:
-            yield from found.values()
+    launch.restore(launch.after)
+    of, exact = measured.comparison, measured.comparison.precision.exact
+    tensors = list(filter(Tensor.is_floating_point, launch.tensors))
+    for name, view in results_among(tensors, measured.raw) if measured.unread is None else ():
+        if name in of.expected:
+            yield _StoredResult(name, view, of.expected[name], of.bounds[name], exact)
 
 
 @dataclass
@@ -153,26 +142,24 @@ class _Witness:
     """Whether what is due stands there before, where the programs store nothing."""
     before: EditResult = field(default_factory=EditResult)
     work: int = 1 << 30
-    """The accesses of the launch; 0 of one that does not come again."""
+    """The accesses of the launch."""
 
 
 class _RecordedCase:
     def __init__(
         self, replay: Replay, launches: list[RecordedLaunch], measured: MeasuredRun, base: Codes
     ) -> None:
-        self._replay, self._base, self._changes = replay, base, Changes()
-        self._launches, self._witnesses = list[_Witness](), dict[int, _Witness]()
-        """All of each; and by number what tells of those that leave a result wrong."""
+        self._replay, self._base, self._launches = replay, base, launches
+        self._witnesses = dict[int, _Witness]()
+        """By number, what tells of the launches that leave a result wrong."""
         for at, launch in enumerate(launches):
-            results = list(_results_in(launch, measured))
-            whole = _Witness(launch, launch.programs)
-            is_same = self._rerun(whole, base) and not launch.changes()
-            whole.work = replay.accesses if is_same else 0
-            self._launches.append(whole)
-            written = [each for each in results if is_same and each.storage in replay.written]
-            if (before := self._result_of(written)).names:
-                told = replace(whole, results=written, before=before)
-                self._witnesses[at] = self._narrowed(told)
+            results, whole = [*_results_in(launch, measured)], _Witness(launch, launch.programs)
+            if self._rerun(whole, base) is not None and launch.is_as_after:
+                whole.work = replay.accesses
+                whole.results = [each for each in results if each.storage in replay.written]
+                whole.before = self._result_of(whole.results)
+                if whole.before.names:
+                    self._witnesses[at] = self._narrowed(whole)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
         """The program that leaves most wrong of what is stored and never read; else all."""
@@ -186,29 +173,21 @@ class _RecordedCase:
         return found
 
     def tried(self, codes: Codes | None) -> Answer | None:
-        """Whether an edit makes less wrong, run in earlier launches too; None if unknown."""
+        """Whether an edit makes less wrong in the first launch that it changes; None if unknown."""
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
-        touched = [at for at, of in enumerate(self._launches) if changed & of.launch.functions]
-        later = [at for at in self._witnesses if touched and at >= touched[0]]
-        last = min(later, key=lambda at: (at not in touched, at), default=-1)
-        run = self._launches[touched[0] : last + 1] if touched else []
-        if codes is None or not run or not all(map(attrgetter("work"), run)):
+        touched = [at for at, of in enumerate(self._launches) if changed & of.functions]
+        witness = self._witnesses.get(touched[0]) if touched else None
+        if codes is None or witness is None:
             return None
-        done, is_better, self._changes = 0, False, {}
-        for witness in (*run[:-1], self._witnesses[last]):
-            result = self._rerun(witness, codes)
-            done += self._replay.accesses
-            is_better = result is not None and result.is_better_than(witness.before)
-            if result is None:
-                break
-            self._changes |= witness.launch.changes()
-        return is_better, _LEAST * max(1.0, done / _FEW)
+        result = self._rerun(witness, codes)
+        is_better = result is not None and result.is_better_than(witness.before)
+        return is_better, _LEAST * max(1.0, self._replay.accesses / _FEW)
 
     def _rerun(self, witness: _Witness, codes: Codes) -> EditResult | None:
         def late(*_: Any) -> None:
             raise launch_replay.TooManyAccesses
 
-        witness.launch.restore(witness.launch.before, self._changes)
+        witness.launch.restore(witness.launch.before)
         for each in witness.results if witness.is_filled else ():
             each.tensor.copy_(each.expected)
         signal.signal(signal.SIGVTALRM, late)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,10 +23,9 @@ from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
-from ...source.kernel_file import KernelFile, by_parameter
-from ...source.parameter_names import tensor_of
+from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidate import Fault
-from ...source.syntax import Edit, Edits, bound_in, called, inside, names_in, parameters
+from ...source.syntax import Edit, Edits
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
@@ -38,7 +36,6 @@ from .judge import JudgedEdit
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
-_ALLOCATING = ("empty", "zeros", "new_")
 _OTHERS = 3
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
@@ -84,10 +81,13 @@ def _placed(
         changed[file, line] = where_at(file, line, function, "what the tried edit changes")
     if not named:
         first_line, *_ = where = tuple(changed.values())
-        says = best.candidate.says or "with another text there all matches"
-        summary = f"line {first_line.line} of {first_line.kernel}: {says}"
-        fault = f"edit/{first_line.kernel}"
-        return Diagnosis(fault, "EDIT", summary, 1.0, where=where, edit=edit), *diagnoses
+        says, kernel = (
+            best.candidate.says or "with another text there all matches",
+            first_line.kernel,
+        )
+        summary = f"line {first_line.line} of {kernel}: {says}"
+        cause = Diagnosis(f"edit/{kernel}", "EDIT", summary, 1.0, where=where, edit=edit)
+        return cause, *diagnoses
     places = [{(where.file, where.line): where for where in cause.where} for cause in named]
     at = next((at for at, own in enumerate(places) if changed.keys() & own.keys()), 0)
     cause = structs.replace(named[at], edit=edit, where=tuple((changed | places[at]).values()))
@@ -128,28 +128,22 @@ def _of_none(found: SearchResult) -> dict[str, Any]:
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
     """What is certain first, then right in more cases, then the file's own text, then short."""
     candidate, changes = passed.candidate, passed.candidate.changes
-    there = set(map(str.strip, candidate.file.text.splitlines()))
+    there = {*map(str.strip, candidate.file.text.splitlines())}
     unlike, words = 0, 0
     for line in sorted(changes, reverse=True):  # what is moved is no better than what is new
         text, is_new = line[1:].strip(), line[0] == "+"
         unlike += is_new and text not in there
         there -= set() if is_new else {text}
         words += len(re.findall(r"\w+", text)) * (1 if is_new else -1)
-    certainty = (not passed.is_certain, len(passed.doubts), len(passed.not_run))
-    return (
-        *certainty,
-        unlike,
-        len(changes),
-        max(words, 0),
-        candidate.cost,
-        sum(map(len, changes)),
-    )
+    doubts, not_run, size = len(passed.doubts), len(passed.not_run), sum(map(len, changes))
+    shortest = len(changes), max(words, 0), candidate.cost, size
+    return not passed.is_certain, doubts, not_run, unlike, *shortest
 
 
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The lines that are named, the best diagnosis first; host code; kernels named like it."""
+    """The lines that are named, the best diagnosis first; kernels that are named like it."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
         places = dict[str, list[CauseLine]]()
@@ -159,12 +153,8 @@ def faults_of(
             if (file := read(name)) is not None:
                 found.append(_of_diagnosis(diagnosis, file, places[name], len(found) * _NEXT))
     unnamed = _UNNAMED if found else 0.0
-    kernels = [kernel for kernel in getattr(experiment.first, "kernels", ()) if kernel.line]
-    for file in filter(None, map(read, dict.fromkeys(kernel.file for kernel in kernels))):
-        found += _of_hosts(file, wrong, len(found) * _NEXT)
-    named = list[Any]()
-    for kernel in kernels:
-        named += [kernel] if any(map(partial(is_named_after, kernel.name), wrong)) else []
+    kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
+    named = [each for each in kernels if any(map(partial(is_named_after, each.name), wrong))]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
             late = len(found) * _NEXT + unnamed
@@ -175,35 +165,21 @@ def faults_of(
 def _of_diagnosis(
     diagnosis: Diagnosis, file: KernelFile, places: Sequence[CauseLine], late: float
 ) -> FileFaults:
-    of, notes = diagnosis.fault.partition("/")[2], [where.note for where in diagnosis.where]
-    has_range = diagnosis.kind in _OF_RANGES and LOOP in notes
-    is_turned, faults = _is_turned(diagnosis), list[Fault]()
-    for where in places:
-        is_summed = has_range and where.note != LOOP
-        faults.append(Fault(where.line, diagnosis.kind in _OF_GRIDS, of, is_turned, is_summed))
-    return FileFaults(file, tuple(faults), _wanted(diagnosis), late, _printed(file, places))
+    of, kind, is_turned = (
+        diagnosis.fault.partition("/")[2],
+        diagnosis.kind,
+        _is_turned(diagnosis),
+    )
+    has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
+    faults = tuple(
+        Fault(where.line, kind in _OF_GRIDS, of, is_turned, has_range and where.note != LOOP)
+        for where in places
+    )
+    return FileFaults(file, faults, _wanted(diagnosis), late, _printed(file, places))
 
 
 def _is_turned(diagnosis: Diagnosis) -> bool:
     return diagnosis.fault.endswith("/sign") or diagnosis.fix.startswith("negate ")
-
-
-def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator[FileFaults]:
-    for kernel in file.kernels:
-        for call, host in file.callers_of(kernel.name):
-            used = names_in(host) if host in file.hosts else ()
-            names = {tensor_of(name): name for name in used}
-            for parameter, argument in by_parameter(call, parameters(kernel)):
-                due, given = tensor_of(parameter), tensor_of(getattr(argument, "id", ""))
-                if due and given and given != due and due in names:
-                    edit = file.replaced(argument, names[due])
-                    yield FileFaults(file, (Fault(argument.lineno),), late=late, printed=(edit,))
-    is_of_delta = not {"dQ", "dK"}.isdisjoint(wrong) and {"O", "P", "dV"}.isdisjoint(wrong)
-    for host in file.hosts if is_of_delta else ():
-        for node in inside(host, ast.Assign):
-            is_made = not called(node.value).startswith(_ALLOCATING)
-            if is_made and "delta" in map(tensor_of, bound_in(node)):
-                yield FileFaults(file, (Fault(node.lineno, of="delta"),), late=late)
 
 
 def _printed(file: KernelFile, places: Sequence[CauseLine]) -> Edits:

@@ -31,7 +31,7 @@ class Suspect:
     kind: str
     """load, store: of other elements; masked: what is needed is left out; value: the operands are
     right and the result is not; stored: right but for a constant; pairs: rows and keys are left
-    out; unstored: no program stores them."""
+    out."""
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site
@@ -69,7 +69,6 @@ _KINDS = {
     "value": ("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
     "stored": ("A", "stored", "{kernel} {reason}"),
     "pairs": ("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
-    "unstored": ("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
 
 
@@ -78,11 +77,10 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
     is_sure = attrgetter("is_sure")
     is_any_sure, groups = any(map(is_sure, found)), dict[tuple[str, str], list[Suspect]]()
     for suspect in sorted(found, key=is_sure, reverse=True):
-        if suspect.is_sure or suspect.kind == "pairs" or not is_any_sure:
+        is_of_pairs = suspect.kind == "pairs"
+        if suspect.is_sure or is_of_pairs or not is_any_sure:
             # What one loop leaves out of two results is one fault.
-            of = (
-                suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
-            )
+            of = suspect.site.kernel + suspect.reason if is_of_pairs else suspect.name
             groups.setdefault((suspect.kind, of), []).append(suspect)
     return [_diagnosis(group, family, also=at > 0) for at, group in enumerate(groups.values())]
 
@@ -95,21 +93,19 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
         says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
         if any(map(attrgetter("is_spoilt"), group)):
             says_right += says_wrong  # right before the operation, and wrong after it
-
-    def note(kernel: str, place: Place, words: str) -> None:
-        if place not in where:  # a line has the first of its notes
-            code = linecache.getline(*place).strip()
-            where[place] = among(CauseLine(*place, code, kernel=kernel, note=words))
-
+    noted = list[tuple[str, Place, str]]()
     for suspect in group:
         place, kernel = _last(suspect.lines), suspect.site.kernel
         said = f"{kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"
         evidence[said] = None
         does = f"{title(suspect.name)} is {done} here" if suspect.name else "wrong here"
-        note(kernel, place, does + _calls(suspect.lines))
+        noted.append((kernel, place, does + _calls(suspect.lines)))
     for suspect in group:  # after the lines at fault those of what enters there
-        for place, words in _beside(suspect):
-            note(suspect.site.kernel, place, words)
+        noted += [(suspect.site.kernel, *each) for each in _beside(suspect)]
+    for kernel, place, words in noted:
+        if place not in where:  # a line has the first of its notes
+            code = linecache.getline(*place).strip()
+            where[place] = among(CauseLine(*place, code, kernel=kernel, note=words))
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-") or "result"
     return Diagnosis(
         f"{first.kind}/{slug}", "ACC" if first.is_lost else fault_class, _summary(group),
@@ -120,16 +116,15 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
 
 def _summary(group: Sequence[Suspect]) -> str:
     first, names = group[0], [*dict.fromkeys(map(attrgetter("name"), group))]
-    steps = {*entered_by(first.name)} - {first.name}
-    step = f"{first.name}, and so {steps.pop()}," if len(steps) == 1 else ""
+    entered = [name for name in entered_by(first.name) if name != first.name]
+    step = f"{first.name}, and so {entered[0]}," if len(entered) == 1 else first.name
     is_mask = first.site.operation == "select"  # nothing says what a mask should be
     is_by_key = {*names} <= {"dK", "dV"}
     return _KINDS[first.kind][2].format(
         kernel=first.site.kernel,
-        name=first.name,
         tensor=title(first.name),
         reason=first.reason,
-        value=step or first.name or "a value",
+        value=step or "a value",
         line=first.lines[-1].line,
         inputs="it is right until that line masks it" if is_mask else "its inputs are right",
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
@@ -152,8 +147,7 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     own, entering = source(file), [*map(_last, suspect.beside)]
 
     def noted(lines: Iterable[int], note: str, of: str = file) -> Iterator[tuple[Place, str]]:
-        for at in lines:
-            yield (of, at), note
+        return (((of, at), note) for at in lines)
 
     if kind == "pairs":
         places = [*chain(suspect.lines, *suspect.beside)]
@@ -169,11 +163,9 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     if kind == "masked":
         yield from noted(own.masks(line), "the mask")
     if is_access:
-        for each in gathered("lint", passed_of_others, file, kernel, suspect.name):
-            yield (file, each.where.line), "passed here"
+        passed = gathered("lint", passed_of_others, file, kernel, suspect.name)
+        yield from noted(map(attrgetter("where.line"), passed), "passed here")
         yield from noted(() if entering else own.address(line), note)
-    if kind == "unstored":
-        yield from noted(own.grids(kernel), "launched here")
     for of, at in ((file, line), *entering) if kind == "value" else ():
         yield from noted(source(of).masks(at, of_accesses=False), "the mask", of)
         # Where it is another name of what is not masked, it may be masked there.

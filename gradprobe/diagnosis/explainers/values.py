@@ -1,4 +1,4 @@
-"""Values that are wrong though made of right ones, or right but for a constant."""
+"""Values that are wrong though made of right ones, right but for a constant, or sums that lack pairs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from operator import attrgetter
 import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind
+from ...inputs.memory import Array
 from ...model.intermediates import MATRIX_OF, SUMMED_WITH, in_place_of, made_of
 from ..follow import STORED, FollowedRun
 from .diagnoses import Chain, Suspect, blamed
 from .misread import is_loaded
-from .sums import are_partial, pairs, summing
 
 _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 _MAXIMA = {"maximum of S so far", "maximum of Q K^T so far"}
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
-_name = attrgetter("name")
+_name, _home = attrgetter("name"), attrgetter("home")
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,15 @@ class WrongTile:
             is_unmasked = self.run.roles.case.family == "lazy" and operand.name == "dP"
             if operand.role is None or operand.role.is_by_row or is_unmasked:
                 yield operand.site.lines
-        # Scores that LSE is taken from are to be scaled where they are made, or since then.
-        for made in behind(_scores(self.node), _scores) if "LSE" in map(_name, operands) else ():
-            yield made.site.lines
         for operand in operands:  # where it is masked last, or made
-            alike = [*_alike(operand, "is_open")]
+            alike = [*behind(_open([operand]), lambda user: _open(user.operands))]
             masked = (made for made in alike if made.site.operation == "select")
             if alike:
                 yield next(masked, operand).site.lines
-        for operand in operands:  # where it got the constant that it is multiplied by
-            for made in [*_alike(operand, "factor")][-1:]:
-                yield made.site.lines
+
+
+def _open(nodes: Sequence[Node]) -> Sequence[Node]:
+    return [made for made in nodes if made.role is not None and made.role.is_open][:1]
 
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
@@ -127,10 +125,10 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
         return True  # nobody says what it should be: not the load need be wrong
     if node.site.operation == "select" and node.site.kernel in earlier:
         return True
-    for operand in node.operands if earlier - {node.site.kernel} else ():
-        if operand.role is None and operand.site.operation == "load":
-            return True
-    return False
+    loads = [
+        made for made in node.operands if made.role is None and made.site.operation == "load"
+    ]
+    return bool(loads and earlier - {node.site.kernel})
 
 
 def _is_fine(run: FollowedRun, site: Site) -> bool:
@@ -140,17 +138,6 @@ def _is_fine(run: FollowedRun, site: Site) -> bool:
 
 def _line(node: Node) -> int:
     return node.site.lines[-1].line
-
-
-def _scores(node: Node) -> Sequence[Node]:
-    return [operand for operand in node.operands if operand.name == "Q K^T"][:1]
-
-
-def _alike(node: Node, name: str) -> Iterator[Node]:
-    def alike(nodes: Sequence[Node]) -> list[Node]:
-        return [made for made in nodes if getattr(made.role, name, None)][:1]
-
-    return behind(alike([node]), lambda user: alike(user.operands))
 
 
 # --- the walk
@@ -208,9 +195,7 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     while made.site.operation in ("fmul", *CASTS) and len(made.operands) == 1:
         made = made.operands[0]
     role = made.operands[0].role if made.operands else None
-    is_of_maxima = made.site.operation == "fsub" and _MAXIMA.issuperset(
-        map(_name, made.operands)
-    )
+    is_of_maxima = made.site.operation == "fsub" and {*map(_name, made.operands)} <= _MAXIMA
     if role is None or made.value is None or not is_of_maxima:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
@@ -232,11 +217,9 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
         if role.formula != STORED.get(name, role.formula):
             sites.add(site)
             reason = f"stores {role.formula} as {name}; should store {STORED[name]}"
-            beside = tuple(
-                dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node)))
-            )
+            beside = dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node)))
             is_sure = bool(run.stored_into(stored))
-            yield Suspect("stored", name, site, site.lines[:1], reason, is_sure, beside)
+            yield Suspect("stored", name, site, site.lines[:1], reason, is_sure, tuple(beside))
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
@@ -247,3 +230,81 @@ def _multiplied(node: Node) -> Iterator[Node]:
             return
         if made.site.operation == "fmul" and made.is_known:
             yield made
+
+
+# --- pairs of a row and a key that a sum lacks
+
+
+def pairs(run: FollowedRun) -> Iterator[Suspect]:
+    """Results that some pairs of a row and a key are left out of."""
+    of_wrong = {*map(_home, run.stores)}
+    for home in filter(of_wrong.__contains__, run.visits):
+        stores = [stored for stored in run.flow.stores if stored.home == home]
+        missing, name = _missing(run, home), run.result_of(stores[0])
+        if missing.any() and name in run.wrong:
+            yield _left_out(run, name, [*map(attrgetter("node"), stores)], missing)
+
+
+def _missing(run: FollowedRun, home: int) -> Array:
+    """[B, H, M, N] bool: the pairs that are not in what was stored."""
+    return run.roles.valid & (run.visits[home] == 0)
+
+
+def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Array) -> Suspect:
+    lacking = (node for node in stored for part, _ in _lanes_of(node, missing) if part.any())
+    sites, multiplied = summing(next(lacking, stored[0])), np.zeros_like(missing)
+    for node in run.flow.nodes:
+        for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
+            part[is_summed] = True
+    is_lost = bool((missing & multiplied).any())
+    reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
+    lines, *beside = map(attrgetter("lines"), sites)
+    return Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
+
+
+def left_out(missing: Array) -> str:
+    """What pairs are missing, of [batch, heads, rows, keys]."""
+    b, h, m, n = np.argwhere(missing)[0]
+    count = f"{int(missing.sum()):,} pairs of a row and a key are left out"
+    return f"{count}, the first of row {m} and key {n} (batch {b}, head {h})"
+
+
+def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
+    lanes = node.lanes.of_sum()
+    if lanes is not None:
+        kept, batch, index, counts = lanes
+        pairs = pairs if kept == "m" else pairs.swapaxes(2, 3)
+        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+            yield pairs[batch[lane], :, index[lane]], counts[lane] > 0
+
+
+def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
+    """Results into which nothing was summed."""
+    filled = {*map(_home, run.flow.stores)}
+    for home, site in run.flow.empty.items():
+        name = run.outcome.storages.get(home, "")
+        if name in run.wrong and home not in filled and not run.flow.failures:
+            yield Suspect("pairs", name, site, site.lines, "what is stored comes from no load")
+
+
+def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
+    """Whether what these were stored into does not hold all pairs."""
+    homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
+    return any(map(np.any, map(partial(_missing, run), homes & run.visits.keys())))
+
+
+def summing(node: Node) -> tuple[Site, ...]:
+    """The dots that summed a result, the last first; else reductions, or what made it."""
+
+    def made_of(summed: Node) -> Sequence[Node]:
+        if summed.site.operation == "reduce":
+            return ()
+        # What a dot is added to, where that is an operand of its own, was summed by others.
+        return summed.operands[2:] if summed.site.operation == "dot" else summed.operands
+
+    sites = dict.fromkeys(map(attrgetter("site"), behind([node], made_of)))
+    for operation in ("dot", "reduce"):
+        found = tuple(site for site in sites if site.operation == operation)
+        if found:
+            return found
+    return (node.site,)

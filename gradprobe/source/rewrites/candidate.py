@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -58,15 +58,6 @@ class Candidate:
     @property
     def undone(self) -> Candidate:
         return Candidate(self.file, (), 0.0)
-
-    def on_top_of(self, base: Candidate) -> Candidate | None:
-        """With another edit; None where they overlap, are of the same lines, or of other files."""
-        if not base.edits:
-            return self
-        if base.file is not self.file or set(self.lines) <= set(base.lines):
-            return None
-        together = joined([self, base])
-        return replace(self, edits=together) if together else None
 
 
 def joined(several: Iterable[Candidate]) -> Edits | None:

@@ -56,11 +56,6 @@ def mask_that_is_added(q, k, v, attention_mask=None):
     return (scores(q, k) + (0 if attention_mask is None else attention_mask)).softmax(-1) @ v
 
 
-def bias_and_mask(q, k, v, attn_mask=None, bias=None):
-    s = scores(q, k) + (0 if bias is None else bias)
-    return (s if attn_mask is None else s.masked_fill(~attn_mask, -torch.inf)).softmax(-1) @ v
-
-
 class Array:
     """A tensor of another library."""
 
@@ -81,12 +76,6 @@ def plain(q, k, v, do):
 def arrays_of_numpy(q, k, v, do):
     dq, dk, dv = (found.numpy() for found in plain(q, k, v, do))
     return {"dQ": dq, "dK": dk, "dV": dv}
-
-
-def arrays_of_numpy_backwards_and_read_only(q, k, v, do):
-    dq, dk, dv = (found.numpy() for found in plain(q, k, v, do))
-    dq.flags.writeable = False
-    return dq, dk[..., ::-1].copy()[..., ::-1], dv
 
 
 def arrays_of_another_library(q, k, v, do):

@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def keys_kernel(
-    Q, K, V, DO, LSE, DELTA, SEEN, DK, DV, scale, length,
+    Q, K, V, DO, LSE, DELTA, DK, DV, scale, length,
     DIM: tl.constexpr, TILE: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1) * length
@@ -29,10 +29,6 @@ def keys_kernel(
         scores = tl.dot(q, tl.trans(k)) * scale
         if KIND == "shifted":
             scores += tl.where(first % (2 * TILE) == 0, 0.0, 0.25)
-        if KIND == "dead":  # rows that see no key weigh every key alike
-            at = (head + rows[:, None]) * length + keys[None, :]
-            seen = tl.load(SEEN + at, mask=is_row[:, None] & (keys[None, :] < length), other=0)
-            scores, lse = tl.where(seen != 0, scores, -1e5), tl.maximum(lse, -1e5)
         p = tl.where(keys[None, :] < length, tl.exp(scores - lse[:, None]), 0.0)
         if KIND == "heavier":
             p = p * (1.0 + 0.125 * (rows % 2))[:, None]
@@ -47,18 +43,16 @@ def keys_kernel(
     tl.store(DV + at_keys, dv, mask=inside)
 
 
-def _backward(q, k, v, do, lse, delta, scale, kind, seen=None, of_delta=1.0):
+def _backward(q, k, v, do, lse, delta, scale, kind, is_causal=True, of_delta=1.0):
     q, k, v, do, lse, delta = (one.contiguous() for one in (q, k, v, do, lse, delta))
     batch, heads, length, dim = q.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
-    is_causal = seen is None
-    seen = torch.ones(1, 1, length, length).tril() if is_causal else seen
-    seen = seen.expand(batch, heads, length, length).to(torch.int32).contiguous()
     keys_kernel[(triton.cdiv(length, 16), batch * heads)](
-        q, k, v, do, lse, of_delta * delta, seen, dk, dv, scale, length,
+        q, k, v, do, lse, of_delta * delta, dk, dv, scale, length,
         DIM=dim, TILE=16, KIND=kind, CAUSAL=is_causal,
     )  # fmt: skip
-    p = torch.where(seen != 0, torch.exp(q @ k.mT * scale - lse[..., None]), 0.0).nan_to_num()
+    p = torch.exp(q @ k.mT * scale - lse[..., None])
+    p = p.tril() if is_causal else p
     return {"dQ": p * (do @ v.mT - delta[..., None]) @ k * scale, "dK": dk, "dV": dv}
 
 
@@ -72,9 +66,4 @@ def averaged(q, k, v, do, lse, delta, scale):
 
 
 def shifted(q, k, v, do, lse, delta, scale):
-    """Not causal."""
-    return _backward(q, k, v, do, lse, delta, scale, "shifted", seen=torch.ones(1, 1, 1, 1))
-
-
-def dead(q, k, v, do, lse, delta, mask, scale):
-    return _backward(q, k, v, do, lse, delta, scale, "dead", seen=mask)
+    return _backward(q, k, v, do, lse, delta, scale, "shifted", is_causal=False)

@@ -66,12 +66,3 @@ def right(q, k, v, do):
 def dv_by_dk(q, k, v, do):
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     return _backward(q, k, v, do, dk, dv, dk.stride()[:3], dk.stride()[:3])
-
-
-def viewed(q, k, v, do):
-    """Heads of all batches in one axis of what is made like k, which torch refuses where they do not lie so."""
-    found = right(q, k, v, do)
-    batch, heads, length, dim = k.shape
-    flat = torch.empty_like(k).view(batch * heads, length, dim)
-    flat.copy_(found["dK"].reshape(flat.shape))
-    return found | {"dK": flat.view(k.shape)}

@@ -38,13 +38,6 @@ def noisy_p(q, k, v, do, scale):
     return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
 
 
-def warmer_rows(q, k, v, do, scale):
-    """P of each row has a factor of its own."""
-    p, dp = _parts(q, k, v, do, scale)
-    p = p * (1 + torch.arange(q.shape[2]) / 10)[:, None]
-    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
-
-
 CALLS = []
 
 

@@ -30,14 +30,8 @@ def _with(change):
 
 
 of_two_batches = _with(lambda found, q, k: found["dK"][2:].copy_(found["dK"][:1].clone()))
-of_eight_heads = _with(lambda found, q, k: found["dV"][:, 8:].copy_(found["dV"][:, :1]))
 more_rows_than_keys = _with(lambda found, q, k: found["dQ"][:, :, k.shape[2] :].zero_())
 no_row_alone = _with(lambda found, q, k: found["dV"].mul_(2.0 if q.shape[2] == 1 else 1.0))
-for_narrow_heads = _with(lambda found, q, k: found["dQ"][..., 32:].zero_())
-
-
-def more_rows_than_keys_declared(q, k, v, do, align=None):
-    return more_rows_than_keys(q, k, v, do)
 
 
 def causal_alone(q, k, v, do, causal=False):
@@ -82,24 +76,12 @@ def one_key_head_each(q, k, v, do):
     return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
 
 
-def spread_by_torch(q, k, v, do):
-    """dQ is torch's for any number of key heads; dK and dV are those of as many as there are heads."""
-    found = attention(q, k, v, do)
-    return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
-
-
 def without_maximum(q, k, v, do):
     scale = q.shape[-1] ** -0.5
     p = (q @ k.mT * scale).exp()
     p, dp = p / p.sum(-1, keepdim=True), do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
     return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do}
-
-
-def rounded_scores(q, k, v, scale=None):
-    """Torch's own in 16 bits: scores are rounded before the softmax, which tells where they are large."""
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return torch.softmax(q @ k.mT * scale, -1) @ v
 
 
 def with_softcap(q, k, v, do, softcap=None, bias=None):

@@ -25,8 +25,6 @@ from .views import Access, Program
 
 Bytes = dict[int, Tensor]
 """What storages hold, by their addresses."""
-Changes = dict[int, tuple[Tensor, Tensor]]
-"""By address of a storage: which bytes are otherwise, and all of them."""
 Codes = Mapping[tuple[str, str], CodeType]
 """By file and name, functions that are edited: from `code_of`."""
 
@@ -79,21 +77,14 @@ class RecordedLaunch:
     def copies(self) -> Bytes:
         return {address: memory.clone() for address, memory in self.storages.items()}
 
-    def restore(self, copies: Bytes, changes: Changes) -> None:
+    def restore(self, copies: Bytes) -> None:
         for address, memory in self.storages.items():
             memory.copy_(copies[address])
-            if address in changes:
-                which, others = changes[address]
-                memory[which] = others[which]
 
-    def changes(self) -> Changes:
-        """What its storages hold other than after it."""
-        found = {}
-        for address, memory in self.storages.items():
-            which = memory != self.after[address]
-            if which.any():
-                found[address] = which, memory.clone()
-        return found
+    @property
+    def is_as_after(self) -> bool:
+        """Whether its storages hold what they held after it."""
+        return all(memory.equal(self.after[at]) for at, memory in self.storages.items())
 
     @cached_property
     def storages(self) -> Bytes:
