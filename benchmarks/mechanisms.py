@@ -103,7 +103,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
-    Mechanism("contiguous", "diagnosis/why", functions=("by_contiguity",)),
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/ring_faults", ("sharded/ring_faults",)),

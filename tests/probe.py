@@ -26,7 +26,7 @@ def probe(
     """Runs a target on a case, and on no other that it may take in its place; `why` is whether a reason is sought."""
     request = CheckRequest(target.name, case.family, None, {"seqlen": case.seqlen_q})
     problem = Problem(case, target, reference, saved, request, frozenset())
-    explained = probing._explained if why else lambda experiment, records, report, *rest: report
+    explained = probing._explained if why else lambda experiment, report, *rest: report
     with (
         patch.object(probing, "fit", lambda trial: None),
         patch.object(probing, "_explained", explained),

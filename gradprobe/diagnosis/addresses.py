@@ -41,8 +41,6 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownTensor:
-    """A tensor whose axes are known."""
-
     name: str
     letters: str
     tensor: Tensor
@@ -59,7 +57,6 @@ class UnitAccess:
     """What one unit reads at one line of one tensor, or writes."""
 
     all_dims: int
-    """Of the tensor."""
     keys: set[Key] = field(default_factory=set)
     """By b, h, g, m and n."""
     dims: set[int] = field(default_factory=set)
@@ -78,10 +75,6 @@ class UnitAccess:
     @property
     def is_short(self) -> bool:
         return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
-
-    @property
-    def has_rows(self) -> bool:
-        return self.all_dims > 0 and not self.is_short
 
 
 class AccessedElements:
@@ -152,7 +145,6 @@ class AccessedElements:
         return {place.tensor for place in self.places.values() if place.is_load == is_load}
 
     def forget_stores(self, names: set[str]) -> None:
-        """As if nothing had been stored there."""
         for key, place in [*self.places.items()]:
             if place.tensor in names and not place.is_load:
                 del self.places[key]
@@ -237,7 +229,8 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     flow.sources += places
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
-        if not any(place.is_load and here[place].has_rows for place in here):
+        reads = [each for place, each in here.items() if place.is_load and each.all_dims]
+        if all(each.is_short for each in reads):
             continue  # no copy or conversion by element reads whole rows
         nothing, by_place = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]]()
         by_tensor = defaultdict[str, set[Key]](set)

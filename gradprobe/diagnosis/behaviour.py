@@ -81,7 +81,6 @@ class FurtherRuns:
 
     @cached_property
     def second(self) -> WrongRun | None:
-        """The next call."""
         return run_again(self.experiment, self.assigned)
 
     def is_right(self, **changes: Any) -> bool:

@@ -46,12 +46,10 @@ class FailingLayout:
 
     @cached_property
     def unspoilt(self) -> WrongRun:
-        """What came without those."""
         return self.seen.of(self.seen.right.keys() - self.spoilt)
 
     @cached_property
     def fact(self) -> str:
-        """Layouts that have it in common fail alike."""
         return fact_about(self.seen)
 
 
@@ -305,12 +303,11 @@ class Table:
                 is_denied = False
                 stands = self._in_agreeing_kernels(diagnosis)
             agreed += [] if is_denied else stands
-            found += [] if is_denied and not self._is_made_anew(diagnosis.says_wrong) else stands
+            # What is exported may be made anew in kernels, and be wrong there.
+            steps = {*diagnosis.says_wrong}.difference(GRADIENT_OF.values())
+            is_made_anew = any("" in dict(self._shown.get(name, ())) for name in steps)
+            found += stands if is_made_anew or not is_denied else []
         return agreed if causes_among(agreed) or not causes_among(found) else found
-
-    def _is_made_anew(self, names: Collection[str]) -> bool:
-        steps = {*names}.difference(GRADIENT_OF.values())
-        return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
         behind, where = list[str](), list[CauseLine]()

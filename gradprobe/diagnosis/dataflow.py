@@ -56,17 +56,8 @@ def seen_in_dataflow(
 
 
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
-    """What leads to a wrong O; of gradients only what is never masked, which is no doing of O."""
-    if "O" not in run.wrong or len(run.wrong) == 1:
-        return
-    from .explainers.values import wrong_values
-
-    found = suspects(run, ["O"])
-    yield from found
-    sites = {*map(attrgetter("site"), found)}
-    for suspect in gathered("dataflow/values", wrong_values, run) if found else ():
-        if suspect.is_open and suspect.site not in sites:
-            yield suspect
+    """What leads to a wrong O, of which gradients are made."""
+    return iter(suspects(run, ["O"]) if "O" in run.wrong and len(run.wrong) > 1 else ())
 
 
 # Each alone explains a run, in this order.

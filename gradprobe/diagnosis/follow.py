@@ -40,13 +40,10 @@ STORED |= {name: name for name in ("LSE", "delta")}
 
 @dataclass(frozen=True)
 class FollowedRun:
-    """What explainers are given."""
-
     flow: Flow
     roles: Roles
     outcome: Outcome
     wrong: tuple[str, ...] = ()
-    """The results that are."""
 
     @cached_property
     def stores(self) -> list[StoredTile]:
@@ -114,9 +111,8 @@ def _forget_running(flow: Flow) -> None:
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:
-            node.role = (
-                None if node.site.kernel in kernels else replace(node.role, is_open=False)
-            )
+            is_running = node.site.kernel in kernels
+            node.role = None if is_running else replace(node.role, is_open=False)
 
 
 def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str, Tensor]]:
@@ -144,10 +140,9 @@ def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
 def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
     """The axes of a scaled copy of an input, in any order, those of one axis as "(bh)md"."""
     storage = argument.untyped_storage()
+    homes = [each.untyped_storage().data_ptr() for each in known.values()]
     is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()
-    if is_small or storage.nbytes() > 1 << 28:
-        return ""
-    if storage.data_ptr() in [each.untyped_storage().data_ptr() for each in known.values()]:
+    if is_small or storage.nbytes() > 1 << 28 or storage.data_ptr() in homes:
         return ""
     got = argument.detach().double().flatten().cpu().numpy()
     most = np.abs(got).max()
@@ -158,8 +153,7 @@ def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
             want, letters = value.transpose(order), "".join(map(axes.__getitem__, order))
             if found := _axes(argument.shape, letters, want.shape):
                 want = want.reshape(-1)
-                square = float(want @ want)
-                factor = float(got @ want) / square if square else 0.0
+                factor = float(got @ want) / max(float(want @ want), 1e-300)
                 if factor and np.abs(got - factor * want).max() <= 0.01 * most:
                     return found
     return ""
@@ -169,12 +163,14 @@ def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
     """The axes of a shape that holds letters of these sizes, in order; "" where it splits one."""
     words, at = "", 0
     for size in shape:
-        first, product = at, 1
+        first, together = at, 1
         while (
-            at < len(letters) and product * sizes[at] <= size and (at == first or product < size)
+            at < len(letters)
+            and together * sizes[at] <= size
+            and (at == first or together < size)
         ):
-            product, at = product * sizes[at], at + 1
-        if product != size:
+            together, at = together * sizes[at], at + 1
+        if together != size:
             return ""
         taken = letters[first:at] or "1"
         words += taken if len(taken) == 1 else f"({taken})"

@@ -43,7 +43,6 @@ class KernelValue:
     name: str
     kernel: str
     into: set[str] = field(default_factory=set)
-    """The gradients that it went into."""
     sites: set[Site] = field(default_factory=set)
     tiles: dict[Node, Node] = field(default_factory=dict)
     """Each, with the scores that are summed of it."""

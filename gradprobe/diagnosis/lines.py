@@ -84,7 +84,6 @@ def among(where: CauseLine) -> CauseLine:
 
 
 def where_at(file: str, line: int, kernel: str, note: str = "") -> CauseLine:
-    """A line of a kernel."""
     return among(CauseLine(file, line, "", kernel=kernel, note=note))
 
 

@@ -35,8 +35,7 @@ _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE, _NEAR = 3e-2, 1e-3
 # What is lower stands for minus infinity in scores; fewer numbers than these may be anything.
 _HIDDEN, _FEWEST = -1e4, 4
-_RESULTS = ("O", "dQ", "dK", "dV")
-_NAMES = ("S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", *_RESULTS)
+_NAMES = ("S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "O", "dQ", "dK", "dV")
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
@@ -103,19 +102,8 @@ def _line(
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
         return _at(target, max(calls))
-    first, *_ = [*of.made, ""]
-    forms, late, maybe = _Forms(of, seen), None, list[CauseLine]()
-    for event in held:
-        name, is_due = forms.wrong(event)
-        if is_due:
-            maybe.append(event.at)  # P * dP, on the way to delta, or in the place of dS
-        elif name and (name not in _RESULTS or first in ("", *_RESULTS)):
-            return event.at
-        elif name:
-            late = event.at
-            break
-    before = [at for at in maybe if late is not None and at.line != late.line]
-    return before[-1] if before else late
+    forms = _Forms(of, seen)
+    return next((event.at for event in held if forms.is_wrong(event)), None)
 
 
 def where_it_returns(target: Target) -> CauseLine | None:
@@ -142,11 +130,20 @@ def _is_differentiated(node: Any) -> bool:
 
 
 class _Form(NamedTuple):
-    name: str
     values: Array
     is_wrong: bool = False
     factor: float = 0.0
     """Of what is due, where it is a multiple of that."""
+    usual: tuple[float, ...] = (1.0,)
+    """What kernels multiply it by."""
+
+    def shows(self, factor: float) -> bool:
+        """Whether that many times its values are wrong, and no usual multiple of what is due."""
+        is_wrong, is_due = (
+            any(math.isclose(of, each, rel_tol=_NEAR) for each in self.usual)
+            for of in (factor, factor * self.factor)
+        )
+        return is_wrong and not is_due
 
 
 class _Forms:
@@ -156,11 +153,10 @@ class _Forms:
         self._x = seen.x
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
-        self._forms = [_Form(name, _finite(values)) for name, values in due.items()]
-        self._forms += [_Form("", values) for values in self._steps(due)]
+        self._forms = [_Form(values.squeeze()) for values in (*due.values(), *self._steps(due))]
         for way in _ways(of, plain, seen):
             for name, values in way.items():
-                self._add_wrong(name, _finite(values), _finite(due[name]))
+                self._add_wrong(name, values, due[name])
 
     def _steps(self, due: Mapping[str, Array]) -> Iterator[Array]:
         x = self._x
@@ -176,33 +172,23 @@ class _Forms:
         room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
-            is_multiple = np.abs(values - factor * due).max() <= room
-            self._forms.append(_Form(name, values, True, factor if is_multiple else 0.0))
+            factor = factor if np.abs(values - factor * due).max() <= room else 0.0
+            usual = (1.0, self._x.scale) if name == "dS" else (1.0,)
+            self._forms.append(_Form(values.squeeze(), True, factor, usual))
 
-    def wrong(self, event: Event) -> tuple[str, bool]:
-        """The intermediate that a value is by the fault, or ""; and whether it may be due."""
+    def is_wrong(self, event: Event) -> bool:
+        """Whether a value is one by the fault, and nothing as it is due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
         matching, shape = list[_Form](), event.array.squeeze().shape
         for form in self._forms if np.count_nonzero(flat) >= _FEWEST else ():
-            for part in _parts(form.values.squeeze(), shape):
-                square = float(part @ part)
-                factor = float(part @ flat) / square if square else 0.0
+            for part in _parts(form.values, shape):
+                factor = float(part @ flat) / max(float(part @ part), 1e-300)
                 if np.abs(flat - factor * part).max() > tolerance * np.abs(flat).max():
                     continue
-                if not form.factor:
-                    matching.append(form)
-                elif self._is_other(form, factor):
-                    return form.name, False
-        name = next((form.name for form in matching if form.is_wrong), "")
-        return name, bool(name) and not all(form.is_wrong for form in matching)
-
-    def _is_other(self, form: _Form, factor: float) -> bool:
-        usual = (1.0, self._x.scale) if form.name == "dS" else (1.0,)
-        is_wrong, is_due = (
-            any(math.isclose(of, each, rel_tol=_NEAR) for each in usual)
-            for of in (factor, factor * form.factor)
-        )
-        return is_wrong and not is_due
+                if form.factor and form.shows(factor):
+                    return True
+                matching += [] if form.factor else [form]
+        return bool(matching) and all(form.is_wrong for form in matching)
 
 
 def _parts(values: Array, shape: tuple[int, ...]) -> Iterator[Array]:
@@ -219,9 +205,8 @@ def _ways(of: Hypothesis, plain: Variant, seen: WrongRun) -> Iterator[dict[str, 
     variant = of.variant(plain)
     first = _whole(variant, {})
     yield first
-    if "LSE" in of.changes:
-        yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
-    for names in (BUFFERS, ("delta",), ("O", "delta")):
+    yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
+    for names in (BUFFERS, ("delta",)):
         due = {name: seen.expected[name] for name in names if name in seen.expected}
         yield _whole(variant, due)
 
@@ -232,7 +217,7 @@ def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
         part = variant.on(tile, buffers)
         for name in filter(part.__contains__, _NAMES):
             found.setdefault(name, []).append(part[name].numpy())
-    return {name: np.stack(parts) for name, parts in found.items()}
+    return {name: _finite(np.stack(parts)) for name, parts in found.items()}
 
 
 def _finite(array: Array) -> Array:

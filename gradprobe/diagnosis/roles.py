@@ -44,7 +44,6 @@ class Expectation(NamedTuple):
     name: str
     got: Array
     want: Array
-    """float64, as long."""
     most: float
     """The largest value of the intermediate, in any lane."""
 
@@ -221,11 +220,9 @@ class Roles:
         return partly or self._while_running(got, seen, index) or found
 
     def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
-        if not others.size:
-            return False
         if name in _LOGITS:
             return bool((others > seen.max() - _VANISHING).any())
-        return not np.abs(others).max() <= self._allowed(name, most)
+        return bool(others.size) and not np.abs(others).max() <= self._allowed(name, most)
 
     def _while_running(self, got: Array, seen: Array, index: Array) -> Role | None:
         every, actual = index // self.valid.shape[-1], got[seen]
@@ -286,22 +283,25 @@ def elements(
 
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
     """By intermediate, "" for all others, and by words: what kernels multiply it by."""
-    log2e, scale, softcap = math.log2(math.e), x.scale, x.softcap
-    both, others = scale * log2e, {"": 1.0}
-    scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both}
-    scores["1 / scale"] = 1 / scale
-    inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
-    if softcap is not None:
-        scores |= {"1 / softcap": 1 / softcap, "softcap": softcap}
-        scores |= {"softcap * log2(e)": softcap * log2e, "scale / softcap": scale / softcap}
-    if x.dropout:
-        others |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
+    log2e, scale = math.log2(math.e), x.scale
+    scores = {
+        "": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": scale * log2e, "1 / scale": 1 / scale,
+    }  # fmt: skip
+    inputs = scores | {
+        "sqrt(scale)": scale**0.5,
+        "sqrt(scale * log2(e))": (scale * log2e) ** 0.5,
+    }
+    if x.softcap is not None:
+        scores |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap}
+        scores |= {"softcap * log2(e)": x.softcap * log2e, "scale / softcap": scale / x.softcap}
+    kept = 1 - x.dropout
+    others = {"": 1.0} | ({"1 / (1 - p)": 1 / kept, "(1 - p)": kept} if x.dropout else {})
     gradients = others | {"scale": scale}
     kinds = {"scores": scores, "products": scores | {"ln(2)": 1 / log2e}, "gradients": gradients}
     found = {"": others, "q": inputs, "k": inputs} | dict.fromkeys(("do", "v", "o"), gradients)
-    for row in (*TABLE, *SUBEXPRESSIONS):
-        found[row.name] = kinds.get(row.constants, others)
-    return found
+    return found | {
+        row.name: kinds.get(row.constants, others) for row in (*TABLE, *SUBEXPRESSIONS)
+    }
 
 
 def _largest(values: Array) -> float:

@@ -35,36 +35,21 @@ def smaller_failing(
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
     # Few faults depend on a file's values; a layout of these shows what drawn values in another one show.
-    drawn = [
-        [(of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned]
-        for run in failing
-    ]
-    first, *others = dict.fromkeys(map(tuple, drawn))
+    assigned = [(of, "distinct" if it == AS_SAVED else it) for of, it in failing[0].assigned]
     of_file = " of drawn values" if case.inputs is not None else ""
     for small in cut_cases(replace(case, inputs=None), _SPANS, _COUNTS):
-        if small.scores > MOST_SCORES:
-            continue
         with suppress(Failure):  # such as a length that the target does not take
-            begun = experiment_of(small, experiment.target, experiment.reference)
-            ran, runs = _run(begun, [first])
-            if any(
-                run.measured is not None and _fails_alike(run.measured, wrong) for run in runs
-            ):
-                # Into the others the target is not looked.
-                unseen = replace(ran, case=replace(ran.case, recover=False))
-                with suppress(Failure):
-                    runs += _run(unseen, others)[1] if others else []
-                words = (
-                    f"a smaller case{of_file} that fails in the same way: {size_in_words(small)}"
-                )
-                return ran, runs, words
+            if small.scores <= MOST_SCORES:
+                begun = experiment_of(small, experiment.target, experiment.reference)
+                ran, (run,) = _run(begun, tuple(assigned))
+                if run.measured is not None and _fails_alike(run.measured, wrong):
+                    words = f"a smaller case{of_file} that fails in the same way"
+                    return ran, [run], f"{words}: {size_in_words(small)}"
     return None
 
 
-def _run(
-    experiment: Experiment, layouts: Sequence[Assigned]
-) -> tuple[Experiment, list[LayoutRun]]:
-    case = replace(experiment.case, layouts=(), runs=tuple(layouts), repeat=1)
+def _run(experiment: Experiment, layout: Assigned) -> tuple[Experiment, list[LayoutRun]]:
+    case = replace(experiment.case, layouts=(), runs=(layout,), repeat=1)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = [*records_of(experiment)]
     experiment = experiment.after(outcomes_of(records))

@@ -61,15 +61,12 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Finalist:
-    """How well a hypothesis explains a run."""
-
     hypothesis: Hypothesis
     reproduced: float = 0.0
     """The share of wrong elements, or its mean over what is wrong by itself, if less."""
     explained: float = 0.0
     """That, times the share of right elements that stay right where the fault is active."""
     active: Set[str] = frozenset()
-    """The intermediates that the fault itself explains."""
     whole: Set[str] = frozenset()
     """Those of which nearly all that is wrong is explained."""
     bits: float = 0.0

@@ -11,10 +11,9 @@ from msgspec import structs
 
 from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
-from ..model.intermediates import is_named_after, title
-from ..model.layout_run import MATCH
-from ..model.mechanisms import door, spoken
-from ..model.number import LAMBDA, listed
+from ..model.intermediates import is_named_after
+from ..model.mechanisms import spoken
+from ..model.number import LAMBDA
 from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
@@ -36,8 +35,6 @@ _MISREAD = ("race", "outside", "load", "store", "masked")
 
 @dataclass(frozen=True)
 class Reasons:
-    """Why a target is wrong."""
-
     diagnoses: tuple[Diagnosis, ...] = ()
     """Best first."""
     known: tuple[str, ...] = ()
@@ -92,7 +89,6 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     case = replace(check.experiment.case, strict=False)
     experiment = replace(check.experiment, case=case)
     plain = [run for run in failing if run.is_plain]
-    shared = [each for each in memory if each.kind == "shared"]
     # These two make no number wrong.
     memory = [each for each in memory if each.kind not in ("shared", "dtype")]
     if case.scores > MOST_SCORES:
@@ -108,11 +104,6 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     found = _in_order(search.found, memory, layouts)
     check.known += search.facts
     check.predicted |= search.predicted.keys()
-    if not causes_among(found):
-        # Of two results in one memory the one was written over the other.
-        wrong = {*layouts[0].seen.own}
-        shared = [each for each in shared if wrong & {*each.summary.replace(":", " ").split()}]
-        found, check.known = [*shared, *found], [] if shared else check.known
     for at, each in enumerate(found):
         if each.is_named and not each.seen and len(each.layouts) > 1:
             found[at] = _with_evidence(each, f"layouts that show it: {', '.join(each.layouts)}")
@@ -218,10 +209,11 @@ def _comes_first(
     others do in the kernels of what is wrong, unless the cause is about one of their tensors.
     """
     kernels = {*map(attrgetter("kernel"), memory.where)} - {""}
+    kind, where = (cause.kind, cause.where) if cause is not None else ("", ())
     if memory.fault_class == "RACE":
-        if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in kernels:
+        if kind == "load" and where and where[0].kernel in kernels:
             return False
-        is_stored = cause is not None and cause.kind in ("store", "accumulation")
+        is_stored = kind in ("store", "accumulation")
         if cause is None or not is_stored or tensor_of(cause) != tensor_of(memory):
             return True
     if is_about_them or memory.kind == "overwritten":
@@ -258,35 +250,11 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     )
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    return _merged(check, found, merged, ("tail/length", "M3", summary), fix)
-
-
-@door("contiguous", lambda check, found: found)
-def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Where the first layout is right, kernels that misread several tensors in others have one cause."""
-    is_right = check.runs[0].verdict == MATCH and not check.predicted
-    misread = [each for each in found if each.kind in _MISREAD and each.where]
-    tensors = {title(tensor_of(each)) for each in misread}
-    if not is_right or len(tensors) < _FEW:
-        return found
-    kernels = {where.kernel for each in misread for where in each.where}
-    where = f"{listed(sorted(tensors))} in {listed(sorted(kernels))}"
-    summary = f"right in {check.runs[0].layout}, and wrong elements are met in other layouts: of {where}"
-    fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    return _merged(check, found, misread, ("layout/contiguous", "S2", summary), fix)
-
-
-def _merged(
-    check: FailedCheck,
-    found: list[Diagnosis],
-    merged: Sequence[Diagnosis],
-    about: tuple[str, str, str],
-    fix: str,
-) -> list[Diagnosis]:
-    """One cause in place of many."""
     layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
     where, seen = _by_place(*map(attrgetter("where"), merged)), "seen while it ran"
-    cause = Diagnosis(*about, 1.0, (), where, fix, seen=seen, layouts=layouts)
+    cause = Diagnosis(
+        "tail/length", "M3", summary, 1.0, (), where, fix, seen=seen, layouts=layouts
+    )
     led = _led(cause, [each for each in found if each not in merged])
     check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
     return led
@@ -304,6 +272,5 @@ def _led(cause: Diagnosis, found: Sequence[Diagnosis]) -> list[Diagnosis]:
 EXPLAINERS: tuple[Callable[[FailedCheck, list[Diagnosis]], list[Diagnosis]], ...] = (
     by_numbers,  # hypotheses, further runs and the dataflow, beside what was seen of memory
     by_length,
-    by_contiguity,
     by_convention,
 )

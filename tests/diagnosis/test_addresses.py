@@ -23,13 +23,9 @@ RIGHT = [
     ("flash-cuda", "contiguous", {"window": (8, 4), "causal": False, "batch": 2}),
     ("flash-cuda", "packed", {"seqlens": (72, 11), "batch": 2}),
     ("flash-cuda", "do=expanded", {"dtype": "float16", "softcap": 5.0}),
-    ("flash-cuda", "q=huge", {"heads": 4, "kv_heads": 1}),
     ("flash-cuda", "blhd", {"seqlen_q": 40, "seqlen_k": 72, "head_dim_v": 32}),
-    ("flash-cuda", "contiguous", {"seqlen_q": 72, "seqlen_k": 40}),
-    ("flash-cuda", "strided-last", {"seqlen": 16, "causal": False}),
     ("lazy-cuda", "distinct", {"batch": 2}),
-    ("lazy-cuda", "blhd", {"seqlens": (40, 7), "batch": 2}),
-    ("lazy-cuda", "contiguous", {"dtype": "float16", "bias": False}),
+    ("lazy-cuda", "blhd", {"dtype": "float16", "seqlens": (40, 7), "batch": 2}),
 ]
 
 
@@ -48,7 +44,7 @@ def visited(of, layout, options, file=None):
     return launches
 
 
-@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
+@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[5]))
 def test_a_right_kernel_is_accused_of_nothing(of, layout, options):
     launches = visited(of, layout, options)
     assert len(launches) == 4

@@ -1,21 +1,16 @@
 """What was seen becomes causes with lines and fixes, and none stands that the report's own table denies."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from gradprobe.diagnosis.causes import Table
 from gradprobe.diagnosis.lines import of_strays
-from gradprobe.diagnosis.why import FailedCheck, by_contiguity, by_length
-from gradprobe.inputs.history import CheckRequest
+from gradprobe.diagnosis.why import FailedCheck, by_length
 from gradprobe.model.intermediates import entered_by, parents_of
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
-from gradprobe.model.report import CauseLine, Diagnosis, causes_among
-from gradprobe.pipeline.run_check import run_check
-from tests.planted.planting import KERNELS
+from gradprobe.model.report import CauseLine, Diagnosis
 
 
 def cause_of(*found, **more):
@@ -72,38 +67,6 @@ def test_no_other_length_is_asked_for_where_a_cause_is_predicted_or_rounding_may
     of.predicted = {"tail/k"}
     assert by_length(of, [tail]) == [tail]
     assert by_length(check(1.04), []) == []
-
-
-def misread(*tensors):
-    where = (CauseLine("a.py", 9, "k", kernel="backward"),)
-    return [Diagnosis(f"load/{name}", "S1", "", 1.0, (), where) for name in tensors]
-
-
-@pytest.mark.parametrize(
-    ("first", "tensors", "predicted"),
-    [("mismatch", "qkv", set()), ("match", "qk", set()), ("match", "qkv", {"stride/k"})],
-)
-def test_what_is_no_matter_of_layouts_or_slips_of_one_or_two_keep_their_causes(
-    first, tensors, predicted
-):
-    runs = [SimpleNamespace(layout="contiguous", verdict=first)]
-    found = misread(*tensors)
-    assert by_contiguity(FailedCheck(None, runs, predicted=predicted), found) == found
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
-def test_a_wrapper_that_hands_over_the_strides_of_contiguous_tensors_has_one_cause(tmp_path):
-    text, file = (KERNELS / "lazy.py").read_text(), tmp_path / "own.py"
-    assert "*q.stride()" in text
-    file.write_text(re.sub(r"\*(q|k|v|do)\.stride\(\)", r"*\1.contiguous().stride()", text))
-    options = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "device": "cpu"}
-    report = run_check(CheckRequest(f"{file}:lazy_intermediates", None, None, options), "")
-    assert report.runs[0].verdict == "match"
-    (cause,) = causes_among(report.diagnoses)
-    assert (cause.fault, cause.edit, report.known) == ("layout/contiguous", None, ())
-    assert (
-        "right in contiguous, and wrong elements are met in other layouts: of" in cause.summary
-    )
 
 
 def finding(name, status):

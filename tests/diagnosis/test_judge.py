@@ -78,21 +78,16 @@ def judged(line, old, new, **how):
     return judge_of(**how).judged(edit(line, old, new))
 
 
-def judge_of(*, lengths=(), dims=(), wrong=(), harm=0, run=None, laid=()):
-    """A judge of edits of a target in which dK is wrong, and which is always causal and never of long sequences.
+def judge_of(*, lengths=(), wrong=(), harm=0, run=(), laid=()):
+    """A judge of a target in which dK is wrong, and which is always causal and never of long sequences.
 
-    Args:
-        lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
-        wrong: what is wrong with and without an edit in what is laid apart; `harm`: what an edit does to memory there.
-        run: the list to which each trial is added.
-        laid: the layouts of the check.
+    Args: lengths: those that it takes, () for all; wrong: what is wrong in what is laid apart; harm: what an edit does
+    to memory there; run: takes each trial; laid: the layouts of the check.
     """
 
     def came(candidate, trial):
-        if run is not None:
-            run.append(trial)
-        case = trial.case
-        if (lengths and case.seqlen_q not in lengths) or (dims and case.head_dim not in dims):
+        run.append(trial) if laid else None
+        if lengths and trial.case.seqlen_q not in lengths:
             return EditResult(failure="refused")
         if trial.is_spread and wrong:
             done = harm if candidate.edits else 0

@@ -17,15 +17,15 @@ def target(folder, line):
 
 
 @pytest.mark.nightly
-def test_causes_are_found_on_fewer_rows_in_every_layout_that_failed(tmp_path):
+def test_causes_are_found_on_fewer_rows(tmp_path):
     case = softmax_case(**LARGE, recover=False, runs=((), (("do", "expanded"),)))
     assert case.scores > MOST_SCORES
-    both = target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)")
-    first, second = (one for one in probe(case, both).diagnoses if one.is_named)
-    assert (first.fault, second.fault) == ("factor/dK", "factor/dV")
+    (first,) = (
+        one for one in probe(case, target(tmp_path, "dk = dk * 2")).diagnoses if one.is_named
+    )
+    assert first.fault == "factor/dK"
     on = "fails in the same way: --batch 1 --heads 2 --seqlen 80"
     assert any(said.endswith(on) for said in first.evidence)
-    assert "in do=expanded: explains 100%" in second.evidence[0]
 
 
 def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_path):
@@ -49,16 +49,6 @@ def causes(report):
     first, *others = report.diagnoses
     told = (first, *(other for other in others if other.also))
     return [(one.fault, one.also) for one in told if one.is_named]
-
-
-@pytest.mark.nightly
-def test_a_fault_that_shows_in_every_layout_is_told_once_and_hides_no_other(tmp_path):
-    report = told(tmp_path, "dv = dv * 2", f"dk = dk * (3 if {EXPANDED} else 1)")
-    assert causes(report) == [("factor/dV", False), ("factor/dK", True)]
-    first, second = (one.evidence for one in report.diagnoses[:2])
-    assert first[-1] == "layouts that show it: contiguous, do=expanded, distinct"
-    assert second[0].startswith("in do=expanded: explains 100%")
-    assert report.known == ()
 
 
 def test_what_no_hypothesis_fits_in_one_layout_hides_no_cause_in_another(tmp_path):

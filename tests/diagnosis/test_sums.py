@@ -17,15 +17,6 @@ RESULTS = ("O", "dQ", "dK", "dV")
 LOST = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
 
 
-def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path):
-    seen = "seen = visible(m, n, distance, live_m, live_n, left, right)"
-    nan = Edit(FORWARD, 'tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max")
-    _, run = planted(tmp_path, Edit(FORWARD, seen, f"{seen} & (m > 0)"), nan)
-    storages, flow = run.outcome.storages, run.flow
-    (visits,) = (counts for home, counts in flow.visits.items() if storages.get(home) == "O")
-    assert visits.max() == 1
-
-
 def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp_path):
     cut = Edit(FORWARD, "range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)")
     inverse = Edit(FORWARD, "o / safe_sum[:, None]", "o * (1.0 / safe_sum)[:, None]")
@@ -46,17 +37,6 @@ def test_what_a_loop_leaves_out_is_one_cause_told_from_what_is_overwritten(tmp_p
     assert found[0].summary.startswith("dK and dV are not summed over")
     assert with_dataflow([LOST], found) == found
     assert with_dataflow([LOST], told("dk += tl.dot(", "dk = tl.dot("))[0].fault == LOST.fault
-
-
-def test_what_is_not_masked_is_told_in_a_backward_too_where_the_forward_is_wrong(tmp_path):
-    masked, tau = "tl.where(valid, tl.maximum({}, 0.0), 0.0)", "tl.maximum({}, 0.0)"
-    of_kernels = {"lazy_forward_kernel": "p + floor[:, None]", "lazy_dkdv_kernel": "z"}
-    edits = [Edit(one, masked.format(of), tau.format(of)) for one, of in of_kernels.items()]
-    changed, run = planted(tmp_path, *edits)
-    found = [one for one in suspects(run, ("O", "dQ", "dV")) if one.is_sure]
-    assert [one.site.kernel for one in found] == [edit.kernel for edit in edits]
-    first = {where.line for told in diagnoses_of(found) for where in told.where[:1]}
-    assert first <= changed.lines()
 
 
 RIGHT = "    K += b * kb + h // GROUP * kh\n    V += b * vb + h // GROUP * vh\n"

@@ -10,12 +10,6 @@ from tests.cli.command import run_process
 from tests.reported.records import SMALL
 
 
-@pytest.mark.nightly
-def test_what_a_right_target_does_about_its_children_is_no_failure():
-    ran = run_process(f"check children.py:ignoring {SMALL}")
-    assert (ran.code, ran.out[:5]) == (0, "MATCH"), ran.err
-
-
 def test_a_result_is_what_lies_in_its_memory_whatever_its_class_says(check):
 
     _, report = check(f"children.py:flattering {SMALL} --fix-budget 0")

@@ -59,7 +59,6 @@ class SearchResult:
     tried: int = 0
     is_late: bool = False
     faults: dict[str, None] = field(default_factory=dict)
-    """What went wrong in gradprobe itself."""
 
 
 class Search:
@@ -79,7 +78,6 @@ class Search:
         self.spoilt = set[str]().union(*map(attrgetter("names"), map(result_of, self.wrong)))
         self._found, self._files = SearchResult(), list[KernelFile]()
         self._queue = list[tuple[float, int, Candidate | None, Source]]()
-        """A heap: (cost, number, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
         self._laid = [run.layout for run in self._plain]
         self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
@@ -106,7 +104,6 @@ class Search:
         return is_found or time.monotonic() > self._until
 
     def _enlarge(self) -> bool:
-        """Goes on with the next case, if there is one."""
         self._close()
         larger = next(self._cases, None)
         if larger is not None:

@@ -34,8 +34,6 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class EditResult:
-    """What comes of a trial."""
-
     wrong: Mapping[str, int] = field(default_factory=dict)
     """How many elements of each result are; `errors`: the largest of each."""
     harm: int = 0
@@ -110,7 +108,6 @@ class EditedTarget:
 
 
 def result_of(run: LayoutRun) -> EditResult:
-    """What came of a run."""
     harm = sum(finding.severity == ERROR for finding in run.memory)
     if run.measured is None:
         return EditResult(harm=harm)

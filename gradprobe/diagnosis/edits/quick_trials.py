@@ -142,7 +142,6 @@ class _Witness:
     """Whether what is due stands there before, where the programs store nothing."""
     before: EditResult = field(default_factory=EditResult)
     work: int = 1 << 30
-    """The accesses of the launch."""
 
 
 class _RecordedCase:

@@ -36,7 +36,6 @@ from .judge import JudgedEdit
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
-_OTHERS = 3
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
 _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
@@ -72,8 +71,8 @@ def _placed(
         edit = TriedEdit(matches=False, tried=found.tried, seconds=seconds, **_of_none(found))
         first = [structs.replace(each, edit=edit) for each in diagnoses[:1]]
         return (*first, *diagnoses[1:])
-    best, *others = sorted(found.passed, key=_rank)
-    told, file = _of_passed(best, others), best.candidate.file.file
+    best = min(found.passed, key=_rank)
+    told, file = _of_passed(best), best.candidate.file.file
     edit = TriedEdit(matches=True, tried=found.tried, seconds=seconds, **told)
     changed, named = dict[tuple[str, int], CauseLine](), causes_among(diagnoses)
     for line in best.candidate.lines:
@@ -94,13 +93,7 @@ def _placed(
     return tuple(cause if each is named[at] else each for each in diagnoses)
 
 
-def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit]) -> dict[str, Any]:
-    changes, different = {*best.candidate.changes}, dict[str, None]()
-    for other in others:
-        own = other.candidate.changes
-        if not changes <= {*own}:
-            new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
-            different[f"line {other.candidate.lines[0]}: {new}"] = None
+def _of_passed(best: JudgedEdit) -> dict[str, Any]:
     return dict(
         words=f"with it all matches: {listed([*best.titles])}",
         file=best.candidate.file.file,
@@ -109,7 +102,6 @@ def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit]) -> dict[str, Any]
         doubts=tuple(dict.fromkeys(best.doubts)),
         not_run=tuple(dict.fromkeys(best.not_run)),
         beyond=tuple(dict.fromkeys(best.beyond)),
-        others=tuple(different)[:_OTHERS],
     )
 
 

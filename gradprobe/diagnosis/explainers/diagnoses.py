@@ -45,8 +45,6 @@ class Suspect:
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
     is_lost: bool = False
     """Of pairs, whether they were summed, and the sum is lost."""
-    is_spoilt: bool = False
-    """Of a value, whether it is right before the operation."""
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
@@ -91,8 +89,6 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     says_wrong = says_right = tuple[str, ...]()
     if first.kind == "value":
         says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
-        if any(map(attrgetter("is_spoilt"), group)):
-            says_right += says_wrong  # right before the operation, and wrong after it
     noted = list[tuple[str, Place, str]]()
     for suspect in group:
         place, kernel = _last(suspect.lines), suspect.site.kernel

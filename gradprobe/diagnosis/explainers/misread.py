@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
-
-import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site
 from ...model.intermediates import AXIS_WORDS
@@ -21,24 +18,17 @@ def misread(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def misread_in(flow: Flow) -> Iterator[Suspect]:
-    """The same, of kernels of any language."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
-        own = flow.sources[number]
-        short = _short_before(flow, number, conflicts)
-        for load, letter in short.items():
-            source = flow.sources[load]
-            missed = int(np.flatnonzero(~source.reached[letter])[0])
-            never = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {missed}"
-            reason = f"{never}, and {own.tensor}, which is made of it, is used there"
-            lines, beside = source.site.lines, _addressing(flow, load, short)
-            yield Suspect("load", source.tensor, source.site, lines, reason, beside=beside)
-        if not short:
-            first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-            kind, lines = "load" if own.is_load else "store", blamed(own.site, right)
-            reason, beside = _reason(flow, number, first), _addressing(flow, number, culprits)
-            yield Suspect(kind, own.tensor, own.site, lines, reason, beside=beside)
+        own, first = flow.sources[number], min(conflicts, key=_coarsest)
+        reason, beside = _reason(flow, number, first), _addressing(flow, number, culprits)
+        kind, lines = "load" if own.is_load else "store", blamed(own.site, right)
+        yield Suspect(kind, own.tensor, own.site, lines, reason, beside=beside)
+
+
+def _coarsest(conflict: Conflict) -> int:
+    return "bhmndegw".find(conflict.letter[0])
 
 
 def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
@@ -55,15 +45,15 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
 
 
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Chain, ...]:
-    own = shared = flow.sources[culprit].behind
-    few = [*filter(partial(_is_short, flow, culprit), "bhg")]
-    for number, source in enumerate(flow.sources):
+    source = flow.sources[culprit]
+    own = shared = source.behind
+    few = [x for x in "bhg" if x in source.reached and not source.reached[x].all()]
+    for number, other in enumerate(flow.sources):
         if number in culprits:
-            if source.site.kernel == flow.sources[culprit].site.kernel:
-                shared &= source.behind
+            shared &= other.behind if other.site.kernel == source.site.kernel else shared
         # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
         elif all(map(partial(_is_all, flow, number), few)):
-            own -= source.behind
+            own -= other.behind
     found = sorted(own, key=lambda line: (line in shared, line), reverse=True)
     return tuple(map(flow.lines.__getitem__, found))
 
@@ -71,22 +61,6 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Ch
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
     reached = flow.sources[number].reached.get(letter)
     return reached is not None and bool(reached.all())
-
-
-def _is_short(flow: Flow, number: int, letter: str) -> bool:
-    return letter in flow.sources[number].reached and not _is_all(flow, number, letter)
-
-
-def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    site, found = flow.sources[culprit].site, dict[int, str]()
-    letters = sorted({*map(attrgetter("letter"), conflicts)})
-    for node in flow.nodes if flow.sources[culprit].is_derived else ():
-        for made in node.operands if node.site == site else ():
-            for letter in letters:
-                for load in sorted(made.lanes.origins.get(letter, ())):
-                    if _is_short(flow, load, letter):
-                        found[load] = letter
-    return found
 
 
 # --- the vote
@@ -147,21 +121,18 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 # --- dots over different axes
 
 
-def _is_any_irregular(flow: Flow, numbers: Collection[int]) -> bool:
-    return any(flow.sources[number].is_irregular for number in numbers)
-
-
 def transposed(run: FollowedRun) -> Iterator[Suspect]:
     """The dots that sum over different axes on their left and right."""
-    flow, sites = run.flow, set[Site]()
-    for conflict in flow.conflicts:
-        both, site = _both(conflict), conflict.site
-        if "/" in conflict.letter and site not in sites and not _is_any_irregular(flow, both):
-            sites.add(site)
-            left, right = map(AXIS_WORDS.__getitem__, conflict.letter.split("/"))
-            reason = f"the dot sums over {left}s on its left and over {right}s on its right"
-            beside = tuple(flow.sources[number].site.lines for number in sorted(both))
-            yield Suspect("value", "", site, site.lines, reason, beside=beside)
+    found = dict[Site, Conflict]()
+    for conflict in run.flow.conflicts:
+        are_irregular = [run.flow.sources[number].is_irregular for number in _both(conflict)]
+        if "/" in conflict.letter and not any(are_irregular):
+            found.setdefault(conflict.site, conflict)
+    for site, conflict in found.items():
+        left, right = map(AXIS_WORDS.__getitem__, conflict.letter.split("/"))
+        reason = f"the dot sums over {left}s on its left and over {right}s on its right"
+        beside = tuple(run.flow.sources[at].site.lines for at in sorted(_both(conflict)))
+        yield Suspect("value", "", site, site.lines, reason, beside=beside)
 
 
 def is_loaded(node: Node) -> bool:

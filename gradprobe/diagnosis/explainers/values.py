@@ -61,7 +61,7 @@ class WrongTile:
         if is_met and role.is_known and self.user.site.operation == "load":
             at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
             return Suspect("pairs", node.name, at, at.lines, reason)
-        is_open, is_spoilt = is_met and role.is_open, False
+        is_open = is_met and role.is_open
         if role.is_by_row:
             name = role.name.partition(",")[0]
             reason = (
@@ -72,13 +72,10 @@ class WrongTile:
             fault = "it is not masked where rows see no keys" if is_open else fault
             reason = f"{fault}, and line {_line(self.user)} sums over it"
         else:
-            # One of its operands may be, rightly, what it should be itself.
-            is_spoilt = bool(name) and name in map(_name, node.operands)
             reason = f"what is made here is not {name or 'any intermediate'}"
         beside = dict.fromkeys((*self._entering(), *([self.user.site.lines] if is_open else [])))
         lines = blamed(site, self.run.right.keys() - {site})
-        about = "value", name, site, lines, reason
-        return Suspect(*about, beside=(*beside,), is_open=is_open, is_spoilt=is_spoilt)
+        return Suspect("value", name, site, lines, reason, beside=(*beside,), is_open=is_open)
 
     def _entering(self) -> Iterator[Chain]:
         operands = self.node.operands
@@ -90,14 +87,20 @@ class WrongTile:
             if operand.role is None or operand.role.is_by_row or is_unmasked:
                 yield operand.site.lines
         for operand in operands:  # where it is masked last, or made
-            alike = [*behind(_open([operand]), lambda user: _open(user.operands))]
+            alike = [*_alike(operand, "is_open")]
             masked = (made for made in alike if made.site.operation == "select")
             if alike:
                 yield next(masked, operand).site.lines
+        for operand in operands:  # where it got the constant that it is multiplied by
+            for made in [*_alike(operand, "factor")][-1:]:
+                yield made.site.lines
 
 
-def _open(nodes: Sequence[Node]) -> Sequence[Node]:
-    return [made for made in nodes if made.role is not None and made.role.is_open][:1]
+def _alike(node: Node, name: str) -> Iterator[Node]:
+    def alike(nodes: Sequence[Node]) -> list[Node]:
+        return [made for made in nodes if getattr(made.role, name, None)][:1]
+
+    return behind(alike([node]), lambda user: alike(user.operands))
 
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
@@ -110,10 +113,14 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
         suspect, node = tile.suspect(), tile.node
         lacking |= node.lacking
         if suspect.kind == "value":
+            used = [
+                node.used for node in run.flow.nodes if node.site == site and not node.is_known
+            ]
+            is_fine = bool(used) and 2 * sum(used) >= len(used)
             # What a load left out is missing in all that is made of it.
-            origins = chain(*node.lanes.origins.values())
-            is_unsure = site.kernel in summed or not lacking.isdisjoint(origins)
-            is_unsure = is_unsure or _is_fine(run, site) or _is_inherited(suspect, node, earlier)
+            is_left_out = not lacking.isdisjoint(chain(*node.lanes.origins.values()))
+            is_unsure = site.kernel in summed or is_left_out or is_fine
+            is_unsure = is_unsure or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
@@ -129,11 +136,6 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
         made for made in node.operands if made.role is None and made.site.operation == "load"
     ]
     return bool(loads and earlier - {node.site.kernel})
-
-
-def _is_fine(run: FollowedRun, site: Site) -> bool:
-    unknown = [node.used for node in run.flow.nodes if node.site == site and not node.is_known]
-    return bool(unknown) and 2 * sum(unknown) >= len(unknown)
 
 
 def _line(node: Node) -> int:
@@ -164,9 +166,11 @@ def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
 
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
     may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
-    if may_mask and operand.name and operand.role is not None and operand.role.is_open:
+    is_open = bool(operand.name) and operand.role is not None and operand.role.is_open
+    if operand.is_known or (may_mask and is_open) or _rescales(run, operand):
         return False
-    return not operand.is_known and not _rescales(run, operand) and _is_wrong(operand)
+    compared = behind([operand], lambda made: made.operands if made.role is None else ())
+    return any(made.role is not None and not made.is_known for made in compared)
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -180,11 +184,6 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
         if gradient and role.name not in in_place_of(MATRIX_OF[gradient]):
             return True
     return False
-
-
-def _is_wrong(node: Node) -> bool:
-    compared = behind([node], lambda made: made.operands if made.role is None else ())
-    return any(made.role is not None and not made.is_known for made in compared)
 
 
 def _rescales(run: FollowedRun, node: Node) -> bool:

@@ -14,11 +14,6 @@ def _gradients(q, k, v, do, scale):
     return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
-def ignoring(q, k, v, do, *, scale):
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    return _gradients(q, k, v, do, scale)
-
-
 def leaving(q, k, v, do, *, scale):
     """Leaves a process of a session of its own behind, which outlives whoever is killed with its group."""
     if not os.path.exists("left"):

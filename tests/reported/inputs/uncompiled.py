@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 exponential = tl.exp
 WEIGHT = 1.0
@@ -12,13 +11,8 @@ PLAIN = tl.constexpr(1.0)
 
 
 @triton.jit
-def weight_of(turn):
-    return turn.to(tl.float32) * 2
-
-
-@triton.jit
 def rows_kernel(
-    o_ptr, do_ptr, count_ptr, out_ptr, stride_h, stride_m, length,
+    o_ptr, do_ptr, out_ptr, stride_h, stride_m, length,
     KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
@@ -45,13 +39,6 @@ def rows_kernel(
         total = total * SHARE * PLAIN
     if KIND == "alias":
         total = total * exponential(total * 0)
-    if KIND == "counted":
-        part = total * 0
-        for turn in range(tl.load(count_ptr)):
-            part += total * (turn % 2).to(tl.float32) * 0.5 + total * weight_of(turn) * 0.25
-        total = part
-    if KIND == "library":
-        total = total * libdevice.pow(libdevice.cosh(total * 0), 2.0)
     if KIND == "assembly":
         total = tl.inline_asm_elementwise(
             "mov.f32 $0, $1;", "=r,r", [total], dtype=tl.float32, is_pure=True, pack=1
@@ -62,8 +49,8 @@ def rows_kernel(
 def _delta(o, do, kind):
     batch, heads, length, dim = o.shape
     o, do, delta = o.contiguous(), do.contiguous(), torch.empty(batch, heads, length)
-    grid, count = (triton.cdiv(length, 16), batch * heads), torch.tensor([2], dtype=torch.int32)
-    rows_kernel[grid](o, do, count, delta, length * dim, dim, length, KIND=kind, M=16, D=dim)
+    grid = triton.cdiv(length, 16), batch * heads
+    rows_kernel[grid](o, do, delta, length * dim, dim, length, KIND=kind, M=16, D=dim)
     return {"delta": delta}
 
 
@@ -73,7 +60,7 @@ def _of(kind):
 
 plain_global, loop, behind_the_loop = map(_of, ("global", "loop", "behind the loop"))
 eight_bits, wrong, constant = map(_of, ("eight_bits", "wrong", "constant"))
-alias, counted, library, assembly = map(_of, ("alias", "counted", "library", "assembly"))
+alias, assembly = map(_of, ("alias", "assembly"))
 
 
 def causal_alone(q, k, v, do, o, causal=False):
