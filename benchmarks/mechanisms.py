@@ -99,7 +99,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "probing/insides", "numerics/look", "numerics/one_hot", "numerics/symptoms",
     )),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
-    _behaviour("wrong_in_the_first_call_alone"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),

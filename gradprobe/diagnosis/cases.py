@@ -39,7 +39,6 @@ class Trial:
     assigned: Assigned
     title: str = ""
     is_spread: bool = False
-    """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
     is_lowered: bool = False
     """Whether Triton's front end is asked about what it launches."""

@@ -80,7 +80,6 @@ class CauseSearch:
         self._failures = list[str]()
 
     def explain(self, layout: FailingLayout) -> None:
-        """Finds what is wrong in a layout, if no known cause explains it."""
         name, is_first = layout.run.layout, not self._searched
         if not is_first and self._is_explained(layout):
             return
@@ -145,11 +144,11 @@ class CauseSearch:
             self._unexplained[layout.fact] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines = set() if cause.fault in named else _lines_of(cause)
+            lines = set() if cause.fault in named else {*map(_place, cause.where)}
             known = {
                 each.fault
                 for each in before
-                if each.fault == cause.fault or lines & _lines_of(each)
+                if each.fault == cause.fault or lines.intersection(map(_place, each.where))
             }
             if known:
                 self._show(known, layout)
@@ -181,10 +180,6 @@ class CauseSearch:
             for at, (fact, names) in enumerate(self._unexplained.items()):
                 facts[at] = f"in {', '.join(names)} no hypothesis fits: {fact}"
         return [*dict.fromkeys((*facts, *self._failures))]
-
-
-def _lines_of(diagnosis: Diagnosis) -> set[tuple[str, int]]:
-    return {*map(_place, diagnosis.where)}
 
 
 def of_the_formula(seen: WrongRun) -> list[Diagnosis]:

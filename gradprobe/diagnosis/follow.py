@@ -160,7 +160,6 @@ def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
 
 
 def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
-    """The axes of a shape that holds letters of these sizes, in order; "" where it splits one."""
     words, at = "", 0
     for size in shape:
         first, together = at, 1

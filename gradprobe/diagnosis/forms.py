@@ -1,8 +1,6 @@
-"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may
-differ from each.
+"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ from each.
 
-They may differ by the budgets of results. What is summed so far errs by no more than the whole
-sum.
+They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
 """
 
 from __future__ import annotations

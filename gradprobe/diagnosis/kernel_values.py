@@ -150,7 +150,6 @@ def _factors(node: Node) -> dict[Node, str]:
 
 
 def _input(run: FollowedRun, node: Node) -> str:
-    """The input that a tile is, by its value or by the load that it comes from."""
     while not node.name and node.site.operation in CASTS and node.operands:
         node = node.operands[0]
     if node.name or node.site.operation != "load":
@@ -312,7 +311,6 @@ def _rows(seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]) -> lis
 
 
 def _is_proved(own: MeasuredRun, row: SeenRow) -> bool:
-    """Whether all that a row goes into is wrong where it is."""
     wrong = row.finding.wrong > 0
     for name in row.into:
         of_heads = own.comparison.findings[name].wrong > 0

@@ -35,13 +35,19 @@ class Lines:
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where an address is made; else where the active kernels begin."""
         found = gathered("lint", self._reading, of) if of.tensor else []
-        where = [*dict.fromkeys(map(attrgetter("where"), found))]
+        where, kernels = (
+            [*dict.fromkeys(map(attrgetter("where"), found))],
+            dict[str, dict[str, None]](),
+        )
         if where:
             self.read.add(of.fault)
         for kernel in self._first.kernels if self._first is not None and not where else ():
             if kernel.line and any(map(partial(is_named_after, kernel.name), active)):
                 where.append(CauseLine(kernel.file, kernel.line, "", kernel=kernel.name))
-        fix = _fix_of(found) or diagnosis.fix
+        for finding in found:
+            kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
+        fixes = [f"{fix} in {', '.join(names)}" for fix, names in kernels.items()]
+        fix = diagnosis.fix if "" in kernels or not fixes else "; ".join(fixes)
         return replace(diagnosis, where=tuple(map(among, where)), fix=fix)
 
     def _reading(self, of: Hypothesis) -> Iterator[LintFinding]:
@@ -53,15 +59,6 @@ class Lines:
                 about = function.file, function.name, of.tensor, of.axes
                 for host in {function.file: None, self._host: None}:
                     yield from passed_of_others(*about, host)
-
-
-def _fix_of(findings: Sequence[LintFinding]) -> str:
-    kernels = dict[str, dict[str, None]]()
-    for finding in findings:
-        kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
-    if "" in kernels:
-        return ""
-    return "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
 
 
 def among(where: CauseLine) -> CauseLine:

@@ -47,8 +47,11 @@ def with_python_lines(
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
     """The diagnoses with their lines; where there is none, whether it computes in few bits."""
-    causes = causes_among(found)
-    if not _is_followed(experiment) or (causes and not named):
+    causes, case = causes_among(found), experiment.case
+    is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
+    is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q)
+    is_followed = is_small and is_plain and (case.device, case.dtype) == ("cpu", "float32")
+    if not is_followed or (causes and not named):
         return [*found]
     held, placed = _events(experiment, run), list[Diagnosis]()
     if not causes:
@@ -58,14 +61,6 @@ def with_python_lines(
         at = _line(of, experiment.target, held, seen) if of is not None else None
         placed.append(diagnosis if at is None else structs.replace(diagnosis, where=(at,)))
     return placed
-
-
-def _is_followed(experiment: Experiment) -> bool:
-    case = experiment.case
-    if experiment.backends or case.ranks or case.cu_seqlens_q or case.device != "cpu":
-        return False
-    is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
-    return is_small and case.dtype == "float32"
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -192,7 +187,6 @@ class _Forms:
 
 
 def _parts(values: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The parts of a shape, flat: as it lies, transposed, and with rows before heads."""
     turned = [values]
     for axes in ((-1, -2), (1, 2)):
         turned += [values.swapaxes(*axes)] if values.ndim > max(axes) + 1 else []

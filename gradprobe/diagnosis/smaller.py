@@ -70,18 +70,15 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
 
 
 def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
-    """Whether the first result that is wrong by itself is the same, of what both returned."""
-    here, there = _wrong(measured), _wrong(failing)
+    here, there = (
+        [name for name, finding in of.comparison.findings.items() if finding.status == MISMATCH]
+        for of in (measured, failing)
+    )
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)
         if small is not None and not small.any() and (large is None or large.any()):
             return False  # a fault that takes all of a short case leaves no trace of what it is
     return bool(there) and here[:1] == there[:1]
-
-
-def _wrong(measured: MeasuredRun) -> list[str]:
-    findings = measured.comparison.findings
-    return [name for name, finding in findings.items() if finding.status == MISMATCH]
 
 
 def size_in_words(case: Case) -> str:

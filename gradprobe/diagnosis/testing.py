@@ -68,7 +68,6 @@ class Finalist:
     """That, times the share of right elements that stay right where the fault is active."""
     active: Set[str] = frozenset()
     whole: Set[str] = frozenset()
-    """Those of which nearly all that is wrong is explained."""
     bits: float = 0.0
     """How unlikely it is that the fault itself does so by chance."""
     contradicted: int = 0
@@ -144,25 +143,20 @@ class Tester:
 
     def share(self, hypothesis: Hypothesis) -> float:
         """About its share in the first wrong batch; of what is stored elsewhere, in all."""
-        portion = self._first_batch
-        if hypothesis.finish is not None or not portion.names:
+        first, right = self.seen.measured.first, self.seen.right
+        batch = (first.batch or 0) if first else 0
+        own = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
+        own = [name for name in own if not bool(right[name][batch].all())]
+        portion = _Portion(own, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
+        if hypothesis.finish is not None or not own:
             portion = _Portion(self.seen.own, self._all.tiles, is_rough=True)
         most = dict.fromkeys(portion.names, 0)
         for scores in self._scores(hypothesis, portion):
             most = {name: max(gain, scores[name].gain) for name, gain in most.items()}
         total = 0.0
         for name, gain in most.items():
-            total += gain / max(1, int((~self.seen.right[name][portion.place]).sum()))
+            total += gain / max(1, int((~right[name][portion.place]).sum()))
         return total / max(1, len(most))
-
-    @cached_property
-    def _first_batch(self) -> _Portion:
-        first, names = self.seen.measured.first, list[str]()
-        batch = (first.batch or 0) if first else 0
-        for name in self.seen.own:
-            if name in (*BY_ROW, *BY_KEY) and not bool(self.seen.right[name][batch].all()):
-                names.append(name)
-        return _Portion(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
@@ -199,13 +193,13 @@ class Tester:
         for buffers in self._branches[:different]:
             yield self._scored(variant, buffers, portion, not_finite)
         hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
-        if {"LSE", "O"} & {*hidden} and "delta" in hidden:
+        stores: list[tuple[str, ...]]
+        stores = [(name,) for name in ("LSE", "delta") if name in hidden and name in changes]
+        if {"LSE", "O"} & {*hidden} and "delta" in hidden and changes & {*hidden}:
             stores.append(hidden)
         for names in stores:
-            if changes & {*names}:
-                stored = {**self._branches[0], **self._stored(names, variant, portion)}
-                yield self._scored(self._plain, stored, portion, not_finite)
+            stored = {**self._branches[0], **self._stored(names, variant, portion)}
+            yield self._scored(self._plain, stored, portion, not_finite)
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:

@@ -190,17 +190,15 @@ class Search:
         return is_best and result.is_better_than(self._before)
 
     def _confirm(self, candidate: Candidate, result: EditResult) -> None:
-        """Puts an edit to the whole check and the judge; notes what is right in part."""
         trial, failing = self._trial, self.wrong[0]
         is_asked = result.matches or trial.case != self._experiment.case
         wrong, other = self._first_wrong(candidate) if is_asked else (failing, result)
         if wrong is None:
             if not result.matches:
                 self._enlarge()
-            titles, doubts = self._titles(candidate)
+            titles = self._titles(candidate)
             judged = self._judge.judged(candidate, titles) if titles else None
             if judged is not None:
-                judged.doubts += doubts
                 self._found.passed.append(judged)
                 self._left = min(self._left, _AFTER_PART * _weight(trial))
         elif not result.matches:
@@ -229,24 +227,17 @@ class Search:
                 return run, result
         return None, None
 
-    def _titles(self, candidate: Candidate) -> tuple[list[str], list[str]]:
-        """The layouts and the fresh draw with which all matches as well, none where one is wrong; and doubts.
-
-        Where a length that ends inside a tile is wrong, twice the own one is to match, unless that is not taken.
-        """
-        doubts = list[str]()
+    def _titles(self, candidate: Candidate) -> list[str]:
+        """The layouts and the fresh draw with which all matches as well; none where one is wrong."""
         for number, case in enumerate(fresh(self._experiment.case)):
-            trial, rows = Trial(case, self.wrong[0].assigned), f"{case.seqlen_q} rows"
-            (result,) = self._all(candidate, [trial])
-            if result is None:
+            (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
+            if result is not None and result.matches:
+                words = f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)"
+                return [*self._laid, words]
+            # A length that ends inside a tile may not be taken.
+            if result is None or (number and result.names):
                 break
-            if result.matches:
-                return [*self._laid, f"a fresh draw (seed {case.seed}, {rows})"], doubts
-            if number and self._judge.is_untaken(candidate, trial, result):
-                doubts.append(rows)
-            elif number and result.names:
-                break
-        return [], doubts
+        return []
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
         edited, found = self._edited(candidate), list[EditResult | None]()

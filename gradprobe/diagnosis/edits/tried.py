@@ -72,18 +72,21 @@ def _placed(
         first = [structs.replace(each, edit=edit) for each in diagnoses[:1]]
         return (*first, *diagnoses[1:])
     best = min(found.passed, key=_rank)
-    told, file = _of_passed(best), best.candidate.file.file
-    edit = TriedEdit(matches=True, tried=found.tried, seconds=seconds, **told)
+    names = ("right", "doubts", "not_run", "beyond")
+    file = best.candidate.file.file
+    edit = TriedEdit(
+        matches=True, tried=found.tried, seconds=seconds, words=f"with it all matches: {listed([*best.titles])}",
+        file=file, diff=best.candidate.diff,
+        **{name: tuple(dict.fromkeys(getattr(best, name))) for name in names},
+    )  # fmt: skip
     changed, named = dict[tuple[str, int], CauseLine](), causes_among(diagnoses)
     for line in best.candidate.lines:
         function = source(file).function_at(line)
         changed[file, line] = where_at(file, line, function, "what the tried edit changes")
     if not named:
         first_line, *_ = where = tuple(changed.values())
-        says, kernel = (
-            best.candidate.says or "with another text there all matches",
-            first_line.kernel,
-        )
+        says = best.candidate.says or "with another text there all matches"
+        kernel = first_line.kernel
         summary = f"line {first_line.line} of {kernel}: {says}"
         cause = Diagnosis(f"edit/{kernel}", "EDIT", summary, 1.0, where=where, edit=edit)
         return cause, *diagnoses
@@ -91,18 +94,6 @@ def _placed(
     at = next((at for at, own in enumerate(places) if changed.keys() & own.keys()), 0)
     cause = structs.replace(named[at], edit=edit, where=tuple((changed | places[at]).values()))
     return tuple(cause if each is named[at] else each for each in diagnoses)
-
-
-def _of_passed(best: JudgedEdit) -> dict[str, Any]:
-    return dict(
-        words=f"with it all matches: {listed([*best.titles])}",
-        file=best.candidate.file.file,
-        diff=best.candidate.diff,
-        right=tuple(best.right),
-        doubts=tuple(dict.fromkeys(best.doubts)),
-        not_run=tuple(dict.fromkeys(best.not_run)),
-        beyond=tuple(dict.fromkeys(best.beyond)),
-    )
 
 
 def _of_none(found: SearchResult) -> dict[str, Any]:
@@ -157,11 +148,8 @@ def faults_of(
 def _of_diagnosis(
     diagnosis: Diagnosis, file: KernelFile, places: Sequence[CauseLine], late: float
 ) -> FileFaults:
-    of, kind, is_turned = (
-        diagnosis.fault.partition("/")[2],
-        diagnosis.kind,
-        _is_turned(diagnosis),
-    )
+    of, kind = diagnosis.fault.partition("/")[2], diagnosis.kind
+    is_turned = _is_turned(diagnosis)
     has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
     faults = tuple(
         Fault(where.line, kind in _OF_GRIDS, of, is_turned, has_range and where.note != LOOP)

@@ -26,12 +26,9 @@ _name, _home = attrgetter("name"), attrgetter("home")
 
 @dataclass(frozen=True)
 class WrongTile:
-    """One run of a wrong statement."""
-
     run: FollowedRun
     node: Node
     user: Node
-    """What was made of it; itself where it was stored."""
 
     @cached_property
     def name(self) -> str:
@@ -57,11 +54,7 @@ class WrongTile:
     def _of_value(self) -> Suspect:
         node, name, site = self.node, self.name, self.node.site
         role = node.role or Role("")
-        is_met = node is not self.user
-        if is_met and role.is_known and self.user.site.operation == "load":
-            at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
-            return Suspect("pairs", node.name, at, at.lines, reason)
-        is_open = is_met and role.is_open
+        is_open = node is not self.user and role.is_open
         if role.is_by_row:
             name = role.name.partition(",")[0]
             reason = (
@@ -154,12 +147,10 @@ def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
         visited.add(node)
         wrong = [*filter(partial(_leads_on, run, node), node.operands)]
         unmasked = [*filter(partial(_is_not_to_be_summed, node), node.operands)]
-        is_load = node.role is not None and node.site.operation == "load"
         if wrong:
             pending += zip(wrong, repeat(node))
-        elif unmasked or (is_load and are_partial(run, node.operands)):
-            for operand in unmasked or node.operands:
-                yield WrongTile(run, operand, node)
+        elif unmasked:
+            yield from (WrongTile(run, operand, node) for operand in unmasked)
         elif node.role is not None:
             yield WrongTile(run, node, user)
 
@@ -239,14 +230,10 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
     of_wrong = {*map(_home, run.stores)}
     for home in filter(of_wrong.__contains__, run.visits):
         stores = [stored for stored in run.flow.stores if stored.home == home]
-        missing, name = _missing(run, home), run.result_of(stores[0])
+        # [B, H, M, N] bool: the pairs that are not in what was stored.
+        missing, name = run.roles.valid & (run.visits[home] == 0), run.result_of(stores[0])
         if missing.any() and name in run.wrong:
             yield _left_out(run, name, [*map(attrgetter("node"), stores)], missing)
-
-
-def _missing(run: FollowedRun, home: int) -> Array:
-    """[B, H, M, N] bool: the pairs that are not in what was stored."""
-    return run.roles.valid & (run.visits[home] == 0)
 
 
 def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Array) -> Suspect:
@@ -256,16 +243,12 @@ def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Arra
         for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
             part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
-    reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
+    b, h, m, n = np.argwhere(missing)[0]
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out"
+    reason += f", the first of row {m} and key {n} (batch {b}, head {h})"
+    reason += "" if is_lost else ", and no product uses them"
     lines, *beside = map(attrgetter("lines"), sites)
     return Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
-
-
-def left_out(missing: Array) -> str:
-    """What pairs are missing, of [batch, heads, rows, keys]."""
-    b, h, m, n = np.argwhere(missing)[0]
-    count = f"{int(missing.sum()):,} pairs of a row and a key are left out"
-    return f"{count}, the first of row {m} and key {n} (batch {b}, head {h})"
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
@@ -284,12 +267,6 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
         name = run.outcome.storages.get(home, "")
         if name in run.wrong and home not in filled and not run.flow.failures:
             yield Suspect("pairs", name, site, site.lines, "what is stored comes from no load")
-
-
-def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
-    """Whether what these were stored into does not hold all pairs."""
-    homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
-    return any(map(np.any, map(partial(_missing, run), homes & run.visits.keys())))
 
 
 def summing(node: Node) -> tuple[Site, ...]:

@@ -43,12 +43,12 @@ def keys_kernel(
     tl.store(DV + at_keys, dv, mask=inside)
 
 
-def _backward(q, k, v, do, lse, delta, scale, kind, is_causal=True, of_delta=1.0):
+def _backward(q, k, v, do, lse, delta, scale, kind, is_causal=True):
     q, k, v, do, lse, delta = (one.contiguous() for one in (q, k, v, do, lse, delta))
     batch, heads, length, dim = q.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     keys_kernel[(triton.cdiv(length, 16), batch * heads)](
-        q, k, v, do, lse, of_delta * delta, dk, dv, scale, length,
+        q, k, v, do, lse, delta, dk, dv, scale, length,
         DIM=dim, TILE=16, KIND=kind, CAUSAL=is_causal,
     )  # fmt: skip
     p = torch.exp(q @ k.mT * scale - lse[..., None])
@@ -58,11 +58,6 @@ def _backward(q, k, v, do, lse, delta, scale, kind, is_causal=True, of_delta=1.0
 
 def heavier(q, k, v, do, lse, delta, scale):
     return _backward(q, k, v, do, lse, delta, scale, "heavier")
-
-
-def averaged(q, k, v, do, lse, delta, scale):
-    """The kernel of dK and dV is given a delta that is a mean over the head dim."""
-    return _backward(q, k, v, do, lse, delta, scale, "right", of_delta=1 / q.shape[-1])
 
 
 def shifted(q, k, v, do, lse, delta, scale):

@@ -27,10 +27,6 @@ def rows_kernel(
         for _ in range(head + 1):
             mean = mean + 0.0
         total += mean
-    if KIND == "behind the loop":
-        for _ in range(head + 1):
-            last = total + 0.0
-        total = last
     if KIND == "wrong":
         total = total * (2.0 * WEIGHT)
     if KIND == "eight_bits":
@@ -58,7 +54,7 @@ def _of(kind):
     return lambda q, k, v, do, o: _delta(o, do, kind)
 
 
-plain_global, loop, behind_the_loop = map(_of, ("global", "loop", "behind the loop"))
+plain_global, loop = map(_of, ("global", "loop"))
 eight_bits, wrong, constant = map(_of, ("eight_bits", "wrong", "constant"))
 alias, assembly = map(_of, ("alias", "assembly"))
 

@@ -39,49 +39,8 @@ def causal_alone(q, k, v, do, causal=False):
     return found | {"dQ": found["dQ"] * (1.5 if causal else 1.0)}
 
 
-def refuses_causal(q, k, v, do, causal=False):
-    if causal:
-        raise NotImplementedError("no mask")
-    return attention(q, k, v, do)
-
-
 def deaf_to_scale(q, k, v, do, scale=None):
     return attention(q, k, v, do)
-
-
-class _Grouped(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v):
-        ctx.save_for_backward(q, k, v)
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
-
-    @staticmethod
-    def backward(ctx, do):
-        q, k, v = ctx.saved_tensors
-        groups = q.shape[1] // k.shape[1]
-        found = attention(q, *(x.repeat_interleave(groups, 1) for x in (k, v)), do)
-        # The gradient of a key head is the sum over its group, not that of the group's first head.
-        return found["dQ"], found["dK"][:, ::groups], found["dV"][:, ::groups]
-
-
-def first_of_a_group(q, k, v):
-    return _Grouped.apply(q, k, v)
-
-
-def one_key_head_each(q, k, v, do):
-    """Takes a key head for each query head, and says so nowhere: with fewer, the last stands for those missing."""
-    heads = torch.arange(q.shape[1]).clamp(max=k.shape[1] - 1)
-    found = attention(q, k[:, heads], v[:, heads], do)
-    return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
-
-
-def without_maximum(q, k, v, do):
-    scale = q.shape[-1] ** -0.5
-    p = (q @ k.mT * scale).exp()
-    p, dp = p / p.sum(-1, keepdim=True), do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do}
 
 
 def with_softcap(q, k, v, do, softcap=None, bias=None):
