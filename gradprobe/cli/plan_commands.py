@@ -11,11 +11,10 @@ from msgspec import structs
 
 from ..commands.settings import Settings
 from ..commands.suite.checking import Setting
-from ..commands.suite.journal import Journal, SweepRequest
+from ..commands.suite.journal import Journal, SweepRequest, sweep_plan
 from ..commands.suite.on_ray import RayCluster
 from ..commands.suite.outcome import code_of, code_of_report
 from ..commands.suite.runner import Runner
-from ..commands.suite.sweep import sweep_plan
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.case import flag_of

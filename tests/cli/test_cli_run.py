@@ -151,7 +151,7 @@ NOTHING = [
     ("right", "", "pass", ("the module model was never imported in", PYTHON)),
     ("nothing", "", "import model", ("could not be wrapped", "has no function nothing; it has: do_contiguous")),
     ("right", "", f"import torch, model\nwith torch.no_grad():\n    [{CALL} for _ in '123']",
-     ("called 3 times, each time without gradients",)),
+     ("called 3 times; a call without gradients: ", "(3 times)")),
     ("right", "", "import os\nos.kill(os.getpid(), 9)", ("the command was ended by SIGKILL",)),
     ("right", "-I", "pass", ("it ran no Python that reads PYTHONPATH", "with -I")),
 ]  # fmt: skip

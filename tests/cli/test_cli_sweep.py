@@ -92,9 +92,7 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     document = json.loads((folder / "all.json").read_text())
     (group,) = document["groups"]
     assert len(group["titles"]) == 4
-    assert group["common"] == [
-        "all 4 failures have L >= 16 and a causal mask, no match has both"
-    ]
+    assert group["common"] == ["all 4 failures have L >= 16 and --causal, no match has both"]
     assert group["shrunk"]["verdict"] == "mismatch"
     lines = ran.out.splitlines()
     (smallest,) = (line for line in lines if line.startswith("  smallest: gradprobe check "))

@@ -1,55 +1,80 @@
-"""Rungs tried in processes of their own, so that one which crashes ends no other: what was found, and its words."""
+"""An examination: the plans of a machine or of a target's ladder made by the runner, and what they come to in words."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.text import Text
 
-from ...inputs.history import CheckRequest
-from ...model.allowance import Client
-from ...model.failures import Failure, TargetFailure
-from ...model.layout_run import MATCH
+from ...inputs.history import CheckRequest, digest_of
+from ...inputs.versions import installed_versions, triton_cache, untested
+from ...model.failures import Failure, UsageFailure
+from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
 from ...model.writing import visible
-from ...processes import TaskResult, run_each
 from ...processes.child import fresh_caches
-from ...processes.ended import TIMEOUT
+from ...processes.resource_limits import gpus, setting_environment
 from ...render.console import first_line
 from ...render.notation import CAUTION, quoted
 from ...render.rows import folded, headed
-from ...targets.builtin import has_driver
-from .ladder import (
-    COMPILED,
-    CUDA,
-    FAILS,
-    GREEN,
-    INTERPRETED,
-    NOT_RUN,
-    RED,
-    REFUSED,
-    Rung,
-    RungResult,
-    machine_rungs,
-    run_primitive,
-    target_rungs,
-)
-from .machine_survey import MachineSurvey, facts_here, survey_machine, survey_target
+from ..suite.checking import Setting, check_each
+from ..suite.outcome import CheckOutcome, failure_of
+from ..suite.plan import Plan, described
+from ..suite.runner import Runner, Tick
+from .climber import CLIMBER
+from .ladder import COMPILED, CUDA, INTERPRETED, Rung, machine_rungs, target_rungs
 
+GREEN, RED, FAILS, REFUSED, NOT_RUN = "green", "red", "fails", "refused", "not run"
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0
 FRESH = "with every cache empty"
-_FACTORY = f"{__name__}:Climber"
-Tick = Callable[[str, float | None], object]
+
+
+@dataclass(frozen=True)
+class RungResult:
+    rung: Rung
+    outcome: CheckOutcome | None = None
+    """None where it was not made."""
+
+    @property
+    def state(self) -> str:
+        """GREEN; RED where numbers are wrong, FAILS where it came to none; REFUSED by the target, or NOT_RUN."""
+        if self.outcome is None:
+            return NOT_RUN
+        states = {MATCH: GREEN, MISMATCH: RED, FAILED: FAILS}
+        return REFUSED if self.outcome.is_refused else states[self.outcome.verdict]
+
+    @property
+    def is_bad(self) -> bool:
+        return self.state in (RED, FAILS)
+
+    @property
+    def words(self) -> str:
+        """What was first wrong, or why it came to nothing; "" of what is green."""
+        if self.outcome is None:
+            return ""
+        report = self.outcome.report
+        message = first_line(report) or (report.error.message if report.error else "")
+        return visible(message.partition("\n")[0])
+
+    def as_json(self) -> dict[str, Any]:
+        seconds = self.outcome.report.seconds.get("total", 0.0) if self.outcome else 0.0
+        return {
+            "rung": self.rung.title,
+            "how": self.rung.how or None,
+            "state": self.state,
+            "words": self.words,
+            "blames": self.rung.blames,
+            "reproduce": self.rung.command or None,
+            "seconds": round(seconds, 3),
+        }
 
 
 @dataclass(frozen=True)
@@ -57,7 +82,6 @@ class Examination:
     target: str
     """"" of the machine alone."""
     command: str
-    survey: MachineSurvey
     climbed: tuple[RungResult, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
     closer: tuple[RungResult, ...]
@@ -69,12 +93,19 @@ class Examination:
         return next((result for result in self.climbed if result.is_bad), None)
 
     @property
+    def gpu(self) -> str:
+        """Its name, of the first rung that ran there; "" where none did."""
+        for result in self.climbed:
+            case = result.outcome.report.case if result.outcome else None
+            if result.outcome and case and case.device == "cuda":
+                return result.outcome.report.environment["device"]
+        return ""
+
+    @property
     def stale(self) -> tuple[str, ...]:
         """What certainly runs otherwise than its file stands there."""
-        found = [words for file in self.survey.files for words in file.stale]
-        if any(result.state == GREEN for result in self.closer):
-            found.append(f"a cache of compiled kernels is stale: {FRESH} it is green")
-        return tuple(found)
+        is_green = any(result.state == GREEN for result in self.closer)
+        return (f"a cache of compiled kernels is stale: {FRESH} it is green",) * is_green
 
     @property
     def exit_code(self) -> int:
@@ -85,153 +116,76 @@ class Examination:
         return Failure.exit_code if FAILS in states or GREEN not in states else 0
 
 
-class Climber:
-    """`Climber(setup)(rung)` tries a rung, of a machine or of a target; None in its place asks for a survey."""
-
-    def __init__(self, setup: tuple[CheckRequest | None, str]) -> None:
-        request, device = setup
-        if device == "cuda":
-            # A compiled rung is compiled, whatever is in force.
-            os.environ.pop("TRITON_INTERPRET", None)
-        from ...pipeline.resolve import resolve_problem
-        from ...runtime.backend import prepare_backend
-
-        self._device, self._problem = prepare_backend(device) if request is None else "", None
-        if request is not None:  # once: some modules cannot be imported twice by one process
-            with contextlib.redirect_stdout(sys.stderr):
-                self._problem = resolve_problem(request)
-
-    def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
-        if rung is None:
-            problem = self._problem
-            return survey_machine(self._device) if problem is None else survey_target(problem)
-        start = time.perf_counter()
-        with contextlib.redirect_stdout(sys.stderr):
-            result = self._checked(rung) if rung.request else self._primitive(rung)
-        return replace(result, seconds=time.perf_counter() - start)
-
-    def _primitive(self, rung: Rung) -> RungResult:
-        words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
-        return RungResult(rung, RED if words else GREEN, words)
-
-    def _checked(self, rung: Rung) -> RungResult:
-        from ...pipeline.probe import probed
-        from ...pipeline.reported import report_of
-        from ...pipeline.resolve import resolve_problem
-
-        assert rung.request is not None
-        if self._problem is None:
-            problem = resolve_problem(rung.request)
-        else:
-            options = rung.request.options
-            problem = replace(self._problem.with_options(options), fixed=frozenset(options))
-        report = report_of(probed(problem, rung.request.command(), Client())[0])
-        state = GREEN if report.verdict == MATCH else RED
-        return RungResult(rung, state, visible(first_line(report)), report=report)
-
-
 def examine(
     request: CheckRequest | None, command: str, timeout: float | None, tick: Tick
 ) -> Examination:
     """Climbs with a user's kernel to the first rung that is bad, or without one in every way of this machine.
 
-    Failure where the target or torch cannot be imported.
+    UsageFailure where the target or a word is none.
     """
-    start = time.perf_counter()
+    start, climbed, left_out = time.perf_counter(), list[RungResult](), list[str]()
     tick("importing torch" + (" and the target" if request else ""), None)
-    ways, left_out = _ways() if request is None else ([("", "")], [])
-    climbed = list[RungResult]()
-    for how, device in ways:
-        survey, results = _climb(request, how, device, timeout, tick)
-        climbed += results
-    seconds, target = time.perf_counter() - start, request.target if request else ""
-    again = tuple(_closer(survey, climbed))
-    return Examination(target, command, survey, tuple(climbed), again, tuple(left_out), seconds)
+    if request is not None:
+        takes = described(request, timeout)
+        setting = Setting(timeout=timeout, checker=CLIMBER)
+        climbed += _climb(Plan([*target_rungs(request, takes)]), setting, tick)
+    else:
+        ways, left_out = _ways()
+        for how, device in ways:
+            # Programs of several processes on one GPU wait for one another.
+            workers = 2 if device == "cpu" else 1
+            setting = Setting(workers=workers, timeout=_LONGEST, checker=CLIMBER)
+            # A compiled rung is compiled, whatever is in force.
+            with setting_environment({"TRITON_INTERPRET": "0"} if device == "cuda" else {}):
+                climbed += _climb(Plan([*machine_rungs(how, device)]), setting, tick)
+    again, target = tuple(_closer(climbed)), request.target if request else ""
+    seconds = time.perf_counter() - start
+    return Examination(target, command, tuple(climbed), again, tuple(left_out), seconds)
 
 
 def _ways() -> tuple[list[tuple[str, str]], list[str]]:
     """The ways in which kernels run here, each with its device; and why there are no others."""
-    backend, ways, left_out = "cpu", list[tuple[str, str]](), ["compiled: torch sees no GPU"]
-    if has_driver():
-        (ended,) = run_each(_FACTORY, (None, "auto"), [None], timeout=_LONGEST)
-        backend = _survey_of(ended, "torch").backend
-    if backend == "cpu":
-        has_cuda = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++")))
-        why = "neither a GPU nor g++, which runs CUDA kernels on the CPU"
-    else:
-        ways, left_out = [(COMPILED, backend)], []
+    ways, left_out, device = list[tuple[str, str]](), list[str](), "cuda"
+    if gpus() or os.path.exists("/dev/kfd"):  # NVIDIA's, or AMD's
+        ways.append((COMPILED, device))
         has_cuda = importlib.util.find_spec("cuda") is not None
         why = "cuda-core is not installed (pip install 'gradprobe[cuda]')"
-    ways += [(CUDA, backend)] if has_cuda else []
+    else:
+        left_out, device = ["compiled: there is no GPU"], "cpu"
+        has_cuda = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++")))
+        why = "neither a GPU nor g++, which runs CUDA kernels on the CPU"
+    ways += [(CUDA, device)] if has_cuda else []
     left_out += [] if has_cuda else [f"CUDA: {why}"]
     return [*ways, (INTERPRETED, "cpu")], left_out
 
 
-def _climb(
-    request: CheckRequest | None, how: str, device: str, timeout: float | None, tick: Tick
-) -> tuple[MachineSurvey, list[RungResult]]:
-    items: list[Rung | None] = [None, *([] if request else machine_rungs(how, device))]
+def _climb(plan: Plan, setting: Setting, tick: Tick) -> list[RungResult]:
+    """Makes the rungs of a plan, those of a target to the first that is bad."""
     found = dict[int, RungResult]()
-    # Programs of several processes on one GPU wait for one another.
-    workers = 2 if request is None and device == "cpu" else 1
-    limit = timeout if request else _LONGEST
-    for ended in run_each(_FACTORY, (request, device), items, workers=workers, timeout=limit):
-        if ended.item is None:
-            survey = _survey_of(ended, f"target {request.target!r}" if request else "torch")
-            if request is not None and survey.built is not None:
-                items += target_rungs(request, survey.built)
-            continue
-        found[ended.index] = _result_of(ended)
-        if request is not None and found[ended.index].is_bad:
+    rungs = [check for check in plan.checks if isinstance(check, Rung)]
+    for outcome in Runner(plan, setting).outcomes(tick):
+        number, error = outcome.report.number, outcome.report.error
+        found[number] = RungResult(rungs[number], outcome)
+        if found[number].is_bad and not rungs[number].how:
+            if error is not None and outcome.code == UsageFailure.exit_code:
+                raise failure_of(error)
             break
-        words = f"{len(found)} of {len(items) - 1} rungs {how}".strip()
-        tick(words, len(found) / (len(items) - 1))
-    rungs = [(at, rung) for at, rung in enumerate(items) if rung is not None]
-    return survey, [found.get(at) or RungResult(rung, NOT_RUN) for at, rung in rungs]
+    return [found.get(at) or RungResult(rung) for at, rung in enumerate(rungs)]
 
 
-def _survey_of(ended: TaskResult, subject: str) -> MachineSurvey:
-    if ended.raised is not None:
-        raise ended.raised.failure
-    if ended.crash is not None:
-        how = f"{ended.crash.words}{ended.crash.where}"
-        raise TargetFailure(f"{subject} crashed while it was imported: {how}")
-    assert isinstance(ended.result, MachineSurvey)
-    return ended.result
-
-
-def _result_of(ended: TaskResult) -> RungResult:
-    if (crash := ended.crash) is not None:
-        how = "" if crash.kind == TIMEOUT else "it ended its process: "
-        return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    if ended.raised is not None:
-        state = REFUSED if ended.raised.kind in ("Refusal", "NoRoom") else FAILS
-        return RungResult(ended.item, state, visible(ended.raised.message.partition("\n")[0]))
-    assert isinstance(ended.result, RungResult)
-    return ended.result
-
-
-def _closer(survey: MachineSurvey, climbed: list[RungResult]) -> list[RungResult]:
+def _closer(climbed: Sequence[RungResult]) -> Iterator[RungResult]:
     """The first bad rung with empty caches, where it is compiled, in a process that no other shares."""
     bad = next((result for result in climbed if result.is_bad), None)
-    if bad is None or not _is_compiled(bad, survey):
-        return []
-    with fresh_caches():
-        again = [replace(bad.rung, title=FRESH)]
-        (ended,) = run_each(_FACTORY, (None, survey.backend), again, timeout=_LONGEST)
-    return [_result_of(ended)]
-
-
-def _is_compiled(bad: RungResult, survey: MachineSurvey) -> bool:
-    if bad.rung.how:
-        return bad.rung.how != INTERPRETED
-    has_source = any(not file.file.endswith(".py") for file in survey.files)
-    is_cuda = bad.report is not None and "cuda" in (bad.report.target.backend or "")
-    return survey.backend != "cpu" or has_source or is_cuda
+    if bad is None or bad.outcome is None or bad.rung.how == INTERPRETED:
+        return
+    if bad.rung.how or bad.outcome.report.target.backend not in ("triton-interpreter", "torch"):
+        rung = replace(bad.rung, title=FRESH)
+        with fresh_caches():
+            (outcome,) = check_each([rung], Setting(timeout=_LONGEST, checker=CLIMBER))
+        yield RungResult(rung, outcome)
 
 
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
-_WAYS = ("", COMPILED, INTERPRETED, CUDA)
 # Columns of a state, at least, and of what a fact is about.
 _STATE, _LABEL = 6, 11
 _VERDICTS = {0: ("GREEN", "bold green"), 1: ("RED", "bold red"), 3: ("FAILS", "bold red")}
@@ -240,13 +194,12 @@ _VERDICTS = {0: ("GREEN", "bold green"), 1: ("RED", "bold red"), 3: ("FAILS", "b
 def render_examination(made: Examination, width: int) -> list[Text]:
     """Lines of a console: the verdict and its reason; then the ladder, and the facts behind it."""
     bad, (word, style) = made.first_bad, _VERDICTS[made.exit_code]
-    word = "STALE" if made.stale and bad is None else word
     lines = [*headed(word, style, f"{_verdict(made)} ({made.target or 'this machine'})", width)]
     if bad is not None:
         is_greppable = bad.words.startswith("FIRST MISMATCH ")
         lines += [Text(bad.words, "bold")] if is_greppable else folded(bad.words, width)
     for words in made.stale:
-        lines += folded(_short(words), width, "bold red")
+        lines += folded(words, width, "bold red")
     lines += [Text(), *_ladder(made, width)]
     if bad is not None and bad.rung.command:
         lines.append(Text(f"  in full: {bad.rung.command}"))
@@ -259,19 +212,18 @@ def render_examination(made: Examination, width: int) -> list[Text]:
 
 
 def _verdict(made: Examination) -> str:
-    bad = made.first_bad
+    bad, counted = made.first_bad, made.climbed
+    if bad is not None:
+        lower = made.climbed[: made.climbed.index(bad)]
+        counted = tuple(result for result in lower if result.rung.how == bad.rung.how)
+    states = [result.state for result in counted]
+    green, rungs = states.count(GREEN), plural(len(states), "rung")
     if bad is None:
-        states = [result.state for result in made.climbed]
         refused = states.count(REFUSED)
-        more = f", {refused} refused by the target" if refused else ""
-        return f"{states.count(GREEN)} of {plural(len(states), 'rung')} green{more}"
+        return f"{green} of {rungs} green" + f", {refused} refused by the target" * bool(refused)
     place = f'"{bad.rung.title}"' + (f", {bad.rung.how}" if bad.rung.how else "")
-    lower = made.climbed[: made.climbed.index(bad)]
-    states = [result.state for result in lower if result.rung.how == bad.rung.how]
-    if not states:
-        return f"{place}, the lowest rung"
-    rungs = plural(len(states), "rung")
-    return f"first at {place}; {states.count(GREEN)} of {rungs} below it green"
+    below = f"first at {place}; {green} of {rungs} below it green"
+    return below if states else f"{place}, the lowest rung"
 
 
 def _ladder(made: Examination, width: int) -> Iterator[Text]:
@@ -280,8 +232,7 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
     rows: dict[str, dict[str, RungResult]] = {}
     for result in (*run, *made.closer):
         rows.setdefault(result.rung.title, {})[result.rung.how] = result
-    shown = {result.rung.how for result in run}
-    ways = {way: max(len(way) + 1, _STATE) for way in _WAYS if way in shown}
+    ways = {result.rung.how: max(len(result.rung.how) + 1, _STATE) for result in run}
     heads = "".join(f"{way:<{room}}" for way, room in ways.items())
     longest = max(map(len, rows)) + 1
     yield Text(f"  {'':<{longest}}{heads} rules", "dim")
@@ -305,18 +256,45 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
         yield from folded(words, width, "dim")
 
 
+_PREFIXES = (
+    *("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_"),
+    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "GRADPROBE_"),
+)
+
+
+def facts_here() -> dict[str, Any]:
+    """What the process that was typed knows without torch: versions, and what may change which code runs."""
+    variables = {name: word for name, word in os.environ.items() if name.startswith(_PREFIXES)}
+    facts = {"versions": installed_versions(), "untested": untested()}
+    return facts | {"cache": triton_cache(), "variables": dict(sorted(variables.items()))}
+
+
+def _loaded(made: Examination) -> list[dict[str, Any]]:
+    """The files of the target and of its kernels; without a target those of the libraries."""
+    specs = map(importlib.util.find_spec, ("gradprobe", "torch", "triton", "numpy"))
+    files = [spec.origin or "" for spec in specs if spec]
+    if made.target:
+        reports = [result.outcome.report for result in made.climbed if result.outcome]
+        files = [report.target.file for report in reports]
+        files += [kernel.file for report in reports for kernel in report.target.kernels]
+    known = filter(os.path.isfile, dict.fromkeys(files))
+    return [
+        {"file": file, "sha256": digest_of(file), "modified": os.stat(file).st_mtime}
+        for file in known
+    ]
+
+
 def _facts(made: Examination) -> Iterator[tuple[str, str]]:
-    survey, facts = made.survey, facts_here()
-    for file in survey.files:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.modified))
-        yield "runs", f"{_short(file.file)}, of {when}, sha256 {file.sha256[:12]}"
+    facts = facts_here()
+    for file in _loaded(made):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(file["modified"]))
+        yield "runs", f"{_short(file['file'])}, of {when}, sha256 {file['sha256'][:12]}"
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     yield "versions", f"{versions}; {facts['untested'] or 'within what is tested'}"
-    yield "GPU", survey.gpu or "none that torch sees"
+    yield "GPU", made.gpu or "none"
     variables = [f"{name}={_short(value)}" for name, value in facts["variables"].items()]
     yield "variables", "; ".join(variables) or "none of TRITON_* and CUDA_*"
-    unused = " (not used: kernels are interpreted)" if survey.backend == "cpu" else ""
-    yield "cache", f"Triton's, {_short(facts['cache'])}{unused}"
+    yield "cache", f"Triton's, {_short(facts['cache'])}"
     yield "seconds", f"{made.seconds:.1f}"
 
 
@@ -328,33 +306,20 @@ def _short(text: str) -> str:
 
 def as_json(made: Examination) -> dict[str, Any]:
     """The document gradprobe.doctor/1, for bug reports."""
-    bad, machine = made.first_bad, asdict(made.survey) | facts_here()
-    verdicts = {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}
+    bad = made.first_bad
     document: dict[str, Any] = {
         "schema": "gradprobe.doctor/1",
-        "verdict": verdicts[made.exit_code],
+        "verdict": {0: "green", 1: "red", 3: "error"}[made.exit_code],
         "target": made.target or None,
-        "first_bad": None if bad is None else _of_result(bad),
+        "first_bad": None if bad is None else bad.as_json(),
         "stale": made.stale,
-        "rungs": list(map(_of_result, made.climbed)),
-        "closer": list(map(_of_result, made.closer)),
+        "rungs": [result.as_json() for result in made.climbed],
+        "closer": [result.as_json() for result in made.closer],
         "left_out": made.left_out,
-        "files": machine.pop("files"),
-        "machine": machine,
+        "files": _loaded(made),
+        "machine": {"gpu": made.gpu, **facts_here()},
         "reproduce": made.command,
         "seconds": round(made.seconds, 3),
     }
     shortened: dict[str, Any] = json.loads(_short(json.dumps(document)))
     return shortened
-
-
-def _of_result(result: RungResult) -> dict[str, Any]:
-    return {
-        "rung": result.rung.title,
-        "how": result.rung.how or None,
-        "state": result.state,
-        "words": result.words,
-        "blames": result.rung.blames,
-        "reproduce": result.rung.command or None,
-        "seconds": round(result.seconds, 3),
-    }

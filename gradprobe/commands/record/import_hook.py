@@ -14,13 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model.failures import Failure
 from .watched_calls import CapturePlan, WatchedCalls
-
-if TYPE_CHECKING:
-    from .capture import WatchedFunction
 
 
 def enter() -> None:
@@ -28,8 +25,6 @@ def enter() -> None:
     hook = ImportHook()
     hook.write()
     atexit.register(hook.write)
-    # It runs before hook.write, which must know whether the module was imported.
-    atexit.register(hook.notice)
     sys.meta_path.insert(0, hook)
 
 
@@ -41,29 +36,26 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self.module = self.word.partition(":")[0]
         keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
         self.how = CapturePlan(Path(os.environ["GRADPROBE_FOLDER"]), keep, order)
-        self.busy = self.done = False
-        self.watch: WatchedFunction | None = None
+        self.busy = False
         has_torch = importlib.util.find_spec("torch") is not None
-        self.unwrapped = WatchedCalls(python=sys.executable, torch=has_torch)
+        self.seen = WatchedCalls(sys.executable, has_torch)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The awaited module as the other finders find it; None for every other module."""
-        if self.done or self.busy:
+        if self.busy or self.seen.imported:
             return None
         # Pytest puts its finder for test files before all others.
         if sys.meta_path[0] is not self:
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)
         if fullname != self.module:
-            self.notice()
             return None
         self.busy = True
         try:
             for finder in sys.meta_path:
-                spec = None if finder is self else finder.find_spec(fullname, path, target)
-                if spec is not None:
+                if finder is not self and (spec := finder.find_spec(fullname, path, target)):
                     self._await(spec.loader)
                     return spec
         finally:
@@ -79,40 +71,28 @@ class ImportHook(importlib.abc.MetaPathFinder):
             plain(module)
             if module.__name__ == self.module:  # pytest's loader has many
                 loader.exec_module = plain
-                self._complete(module)
+                self._wrap_in(module)
 
         loader.exec_module = exec_module
 
-    def notice(self) -> None:
-        """Wraps in a module that another finder imported past this one: late, but better than not at all."""
-        module = sys.modules.get(self.module)
-        spec = getattr(module, "__spec__", None)
-        if module is not None and not getattr(spec, "_initializing", False):
-            self._complete(module)
-
-    def _complete(self, module: ModuleType) -> None:
-        """Wraps the function once. A failure is written down, and the program goes on."""
-        if self.done:
-            return
-        self.done = True
+    def _wrap_in(self, module: ModuleType) -> None:
+        """Wraps the function. A failure is written down, and the program goes on."""
+        self.seen.imported = True
         try:
             from .capture import put_in_place
 
-            self.watch = put_in_place(module, self.word, self.how)
-            self.watch.on_change = self.write
+            watch = put_in_place(module, self.word, self.how, self.seen)
+            watch.on_change = self.write
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
             if isinstance(error, Failure):
                 words = f"{error}; {error.way_out}"
-            self.unwrapped.trouble = f"it could not be wrapped: {words}"
+            self.seen.trouble = f"it could not be wrapped: {words}"
         self.write()
 
     def write(self) -> None:
-        seen = self.watch.seen if self.watch is not None else self.unwrapped
-        # At exit `__main__` has no `__file__` any more; at startup there is no argv yet.
-        seen.main = next(iter(getattr(sys, "argv", [])), "")
-        seen.path = [os.path.abspath(entry) for entry in sys.path]
+        self.seen.path = [os.path.abspath(entry) for entry in sys.path]
         try:
-            seen.write(self.how.folder)
+            self.seen.write(self.how.folder)
         except OSError as error:
             print(f"gradprobe: cannot write what was seen: {error}", file=sys.stderr)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ...inputs import history
 from ...inputs.history import CheckRequest
@@ -33,7 +32,7 @@ class ProgramResult:
 
     def sentences(self, watch: str) -> list[str]:
         sets = plural(len(self.files), "set")
-        return [f"{self.how}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
+        return [f"{self.how}; {sets} of real inputs of {watch} kept", *self.seen.sentences()]
 
 
 def capture_plan(watch: str, keep: int, order: str) -> CapturePlan:
@@ -63,15 +62,17 @@ def run_watched(
         UsageFailure: there is no such command, or the folder cannot be written.
         TargetFailure: nothing was kept. The message says what was seen instead.
     """
-    if not command:
+    if not command or shutil.which(command[0]) is None:
+        what = f"there is no command {command[0]!r}" if command else "no command"
         example = f"for example gradprobe run --watch {watch} -- python3 train.py"
-        raise UsageFailure("run: no command", example)
-    if shutil.which(command[0]) is None:
-        way_out = (
-            f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
-        )
-        raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
-    _clear(how.folder)
+        raise UsageFailure(f"run: {what}", example)
+    try:
+        history.make_folder()
+        how.folder.mkdir(parents=True, exist_ok=True)
+        for old in (*how.folder.glob(f"*{ENDING}"), *how.folder.glob("seen-*.json")):
+            old.unlink()
+    except OSError as error:
+        raise UsageFailure(f"{how.folder}: cannot be written, {error.strerror}") from error
     path = filter(None, (str(STARTUP), os.environ.get("PYTHONPATH", "")))
     environment = os.environ | how.as_environment(watch) | {"PYTHONPATH": os.pathsep.join(path)}
     stdout = 2 if quiet else None
@@ -80,17 +81,17 @@ def run_watched(
         code = process.wait()
     except KeyboardInterrupt:  # the first Ctrl-C belongs to the command
         code = process.wait()
+    seen, reports = WatchedCalls(), sorted(how.folder.glob("seen-*.json"))
+    for file in reports:
+        seen |= WatchedCalls(**json.loads(file.read_text()))
     found = sorted(how.folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    seen = _calls_seen(how.folder)
     if found:
-        seen = seen or WatchedCalls()
         sys.path += [entry for entry in seen.path if entry not in sys.path]
         return ProgramResult(_in_words(code), tuple(map(str, found[: how.keep])), seen)
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (with -I, -S and -E it does not)"
-    why = seen.why_nothing(watch) if seen else why
-    ways = [*(seen.troubles() if seen and seen.calls else ()), "nothing was checked"]
+    why = seen.why_nothing(watch) if reports else why
     words = f"no inputs of {watch} were kept, and {_in_words(code)}: {why}"
-    raise TargetFailure(words, "; ".join(ways))
+    raise TargetFailure(words, "nothing was checked")
 
 
 def _in_words(code: int) -> str:
@@ -99,23 +100,6 @@ def _in_words(code: int) -> str:
         with contextlib.suppress(ValueError):
             return f"the command was ended by {signal.Signals(-code).name}"
     return f"the command ended {f'with exit code {code}' if code else 'well'}"
-
-
-def _clear(folder: Path) -> None:
-    try:
-        history.make_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob(f"*{ENDING}"), *folder.glob("seen-*.json")):
-            old.unlink()
-    except OSError as error:
-        raise UsageFailure(f"{folder}: cannot be written, {error.strerror}") from error
-
-
-def _calls_seen(folder: Path) -> WatchedCalls | None:
-    whole, files = WatchedCalls(), sorted(folder.glob("seen-*.json"))
-    for file in files:
-        whole.add(WatchedCalls(**json.loads(file.read_text())))
-    return whole if files else None
 
 
 def replay_plan(ended: ProgramResult, request: CheckRequest) -> Plan:

@@ -77,16 +77,17 @@ def symptom_of(report: Report) -> Symptom | None:
     named = [each.fault for each in report.diagnoses if each.is_named]
     fault = named[0] if named and report.diagnoses[0].is_named else None
     alike, first = tuple(dict.fromkeys(named[1:])), run.first_mismatch
-    if first is None and run.broken:
-        return Symptom(IDENTITY, run.broken[0].key, fault=fault, alike=alike)
     if first is None:
-        stray = f"{run.memory[0].kind} {run.memory[0].tensor}".strip()
-        return Symptom(MEMORY, stray, fault=fault, alike=alike)
+        kind, subject = IDENTITY, run.broken[0].key if run.broken else ""
+        if not run.broken:
+            kind, subject = MEMORY, f"{run.memory[0].kind} {run.memory[0].tensor}".strip()
+        return Symptom(kind, subject, fault=fault, alike=alike)
     own = [each for each in run.compares if each.status == MISMATCH]
-    wrong_heads = {head.head for each in own for head in each.having(MISMATCH)}
     heads = report.case.heads if report.case else 1
+    wrong_heads = {head.head for each in own for head in each.having(MISMATCH)}
+    is_number = first.actual is not None and math.isfinite(first.actual)
     return Symptom(
-        NUMBERS if first.actual is not None and math.isfinite(first.actual) else NAN,
+        NUMBERS if is_number else NAN,
         first.intermediate,
         tuple(dict.fromkeys(each.name for each in own)),
         tuple(dict.fromkeys(each.name for each in run.compares)),

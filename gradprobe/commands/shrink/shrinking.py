@@ -14,9 +14,9 @@ from typing import Any
 from rich.text import Text
 
 from ...inputs.history import CheckRequest
-from ...model import documents, failures
+from ...model import documents
 from ...model.assignment import TENSORS, Assigned, parse_run
-from ...model.failures import Failure, TargetFailure, UsageFailure
+from ...model.failures import TargetFailure, UsageFailure
 from ...model.layout_run import MISMATCH
 from ...model.number import plural
 from ...model.report import Report, failed_report
@@ -25,8 +25,8 @@ from ...render.console import first_line
 from ...render.reasons import render_reasons
 from ...render.rows import folded, headed
 from ...targets.builtin import BUILTINS
-from ..suite.case_factors import PACKING
-from ..suite.checking import FACTORY, Checks, Setting, check_each
+from ..suite.checking import Checks, Setting, check_each
+from ..suite.outcome import failure_of
 from ..suite.plan import PlannedCheck, TargetSignature, described
 from ..suite.tries import TRIES, PlannedTry
 from .search import CRASHED, ShrinkSearch, Symptom, symptom_of, tried_of
@@ -62,23 +62,20 @@ class ShrinkResult:
         return TargetFailure.exit_code if self.symptom == CRASHED else 1
 
 
-Told = Callable[[WordedCase, str, int], object]
-"""Told of the case that fails before the search, and of each one after it: how it differs from the one before ("with
-heads=1"; "" of the first), and the number of tries so far."""
-
-
 def shrink(
     request: CheckRequest,
     *,
     most: int,
     setting: Setting = Setting(isolate=False),  # noqa: B008 - it is frozen
-    told: Told = lambda case, change, count: None,
+    told: Callable[[WordedCase, str, int], object] = lambda case, change, count: None,
 ) -> ShrinkResult:
     """The smallest case that fails in the same way as the one asked for.
 
     Args:
         most: how many cases may be tried.
         setting: where each has a process of its own, a crash is a way to fail; edits are tried on the smallest case.
+        told: told of the case that fails before the search, and of each one after it: how it differs from the one
+            before ("with heads=1"; "" of the first), and the number of tries so far.
 
     Raises:
         UsageFailure: the values come from a file, so that no others can be tried.
@@ -88,64 +85,51 @@ def shrink(
         words = "--inputs: only a case whose values are drawn can be made smaller"
         raise UsageFailure(words, "drop --inputs")
     start = time.perf_counter()
-    trying = replace(setting, checker=TRIES, fix_budget=0)
-    (takes,) = described([request], setting.timeout, isolate=setting.isolate)
-    with contextlib.closing(Checks(trying)) as checks:
-        found = _shrunken(request, takes, most, told, checks)
-    if found.symptom not in (None, CRASHED):
-        whole = PlannedCheck("", found.request)
-        (last,) = check_each([whole], replace(setting, checker=FACTORY))
-        found = replace(found, last=last.report)
-    return replace(found, seconds=time.perf_counter() - start)
+    takes = described(request, setting.timeout, isolate=setting.isolate)
+    with contextlib.closing(Checks(replace(setting, checker=TRIES, fix_budget=0))) as checks:
+        outcome = checks.make(PlannedTry("", request))
+        looked, wanted = outcome.report, symptom_of(outcome.report)
+        if wanted is None and looked.error is not None:
+            raise failure_of(looked.error)
+        takes = takes or TargetSignature("softmax", frozenset(), frozenset())
+        first = Facts(takes).in_full(outcome.request.options)
+        if wanted is None:
+            seconds = time.perf_counter() - start
+            return ShrinkResult(request, looked, first, seconds=seconds)
 
+        def attempt(case: WordedCase, in_full: bool) -> Report:
+            asked = replace(request, options=case.words)
+            return checks.make(PlannedTry("", asked, case=None if in_full else case.case)).report
 
-def _shrunken(
-    request: CheckRequest, takes: TargetSignature | None, most: int, told: Told, checks: Checks
-) -> ShrinkResult:
-    outcome = checks.make(PlannedTry("", request))
-    looked, wanted, facts = outcome.report, symptom_of(outcome.report), _facts_of(takes)
-    if wanted is None and (error := looked.error) is not None:
-        made: type[Failure] = getattr(failures, error.kind, Failure)
-        raise made(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
-    start = facts.in_full(outcome.request.options)
-    if wanted is None:
-        return ShrinkResult(request, looked, start)
-
-    def attempt(case: WordedCase, in_full: bool) -> Report:
-        asked = replace(request, options=case.words)
-        return checks.make(PlannedTry("", asked, case=None if in_full else case.case)).report
-
-    quick = attempt(start, False)
-    plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
-    names = {"do", *takes.names} if takes else {"do"}
-    tensors = [each.name for each in laid] or [name for name in TENSORS if name in names]
-    search = ShrinkSearch(
-        lambda case, in_full: tried_of(attempt(case, in_full)),
-        replace(facts, tensors=tensors),
-        replace(plain, fault=wanted.fault) if plain else wanted,
-        plain is None,
-        most,
-        lambda case, step: told(step, case.beside(step)[1], search.count),
-    )
-    told(start, "", 0)
-    shrunk = search.run(start, _failing(quick))
+        quick = attempt(first, False)
+        plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
+        names = [name for name in TENSORS if name in {"do", *takes.names}]
+        search = ShrinkSearch(
+            lambda case, in_full: tried_of(attempt(case, in_full)),
+            Facts(takes, [each.name for each in laid] or names),
+            replace(plain, fault=wanted.fault) if plain else wanted,
+            plain is None,
+            most,
+            lambda case, step: told(step, case.beside(step)[1], search.count),
+        )
+        told(first, "", 0)
+        shrunk, last = search.run(first, _failing(quick)), None
+    small = replace(request, options=shrunk.words)
+    if search.wanted != CRASHED:
+        (whole,) = check_each([PlannedCheck("", small)], setting)
+        last = whole.report
     return ShrinkResult(
-        replace(request, options=shrunk.words),
+        small,
         looked,
-        start,
+        first,
         shrunk,
         search.wanted,
         tuple(search.needs(shrunk)),
         search.complete,
-        tries=search.count,
+        last,
+        search.count,
+        time.perf_counter() - start,
     )
-
-
-def _facts_of(takes: TargetSignature | None) -> Facts:
-    if takes is None:
-        return Facts("softmax", "cpu", False, False)
-    packs = bool(takes.names & PACKING) and "seqlens" not in takes.names
-    return Facts(takes.family, takes.device, "bias" in takes.names, packs)
 
 
 def _failing(report: Report) -> Assigned:
@@ -166,11 +150,7 @@ class Shrinker:
 
 
 def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Text]:
-    """The lines about a result.
-
-    Args:
-        test: the file of the pytest test that was written.
-    """
+    """The lines about a result; `test` is the file of the pytest test that was written."""
     last, first = result.last, result.case.line
     if result.shrunk is None or result.symptom is None:
         words = f"nothing to shrink: it matches ({result.request.target}, {first})"
@@ -181,29 +161,22 @@ def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Tex
     yield from headed("SHRUNK", "bold red", words, width)
     if last and (line := first_line(last)):
         yield Text(line, "bold")
-    yield from folded(f"fails in the same way: {result.symptom.sentence}", width)
-    for report in (last, result.looked):
-        if report and report.causes:
-            yield from render_reasons(report, width)
-            break
-    for sentence in result.needs:
-        yield from folded(sentence, width)
+    sentences = [f"fails in the same way: {result.symptom.sentence}", *result.needs]
     if not result.complete:
         words = f"not every simpler case was tried: --tries {result.tries} are used up"
-        yield from folded(words, width)
-    was, now = symptom_of(result.looked), symptom_of(last) if last else None
-    if was and now and not now.is_like(was):
-        words = f"the case you gave shows {was.sentence}; the small one {now.sentence}"
-        yield from folded(words, width)
+        sentences.append(words)
+    for sentence in sentences:
+        yield from folded(sentence, width)
+    explained = [report for report in (last, result.looked) if report and report.causes]
+    yield from render_reasons(explained[0], width) if explained else ()
     yield Text(f"  test: {test}" if test else "  no test: it would end as the target does")
     yield Text(f"  again: {_check_line(result)}")
 
 
 def _check_line(result: ShrinkResult) -> str:
     """The command line that checks the shrunken case."""
-    return result.request.command(
-        isolate=True if result.shrunk and result.last is None else None
-    )
+    crashes = result.shrunk is not None and result.last is None
+    return result.request.command(isolate=crashes or None)
 
 
 def document_of(result: ShrinkResult, test: str | None) -> dict[str, Any]:
@@ -230,9 +203,13 @@ _TEST = '''"""{first}
 The smallest case that fails so. It passes once the fault is gone.
 """
 
-{imports}from gradprobe.testing import assert_backward_matches
+from pathlib import Path
 
-{here}
+from gradprobe.testing import assert_backward_matches
+
+HERE = Path(__file__).resolve().parent
+
+
 def test_{name}_shrunk():
     assert_backward_matches(
         {subject},
@@ -248,15 +225,12 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
         file: where the test is to lie; it finds the target's file from there.
     """
     place, _, function = request.target.rpartition(":")
-    subject, imports, here = repr(request.target), "", ""
+    subject = repr(request.target)
     if place.endswith(".py") and request.target not in BUILTINS:
         path = os.path.relpath(Path(place).resolve(), file.resolve().parent)
         subject = f"str((HERE / {path!r}).resolve()) + {':' + function!r}"
-        imports = "from pathlib import Path\n\n"
-        here = "HERE = Path(__file__).resolve().parent\n\n"
     words = {"family": request.family, "reference": request.reference} | dict(request.options)
     given = (f"        {name}={word!r},\n" for name, word in words.items() if word is not None)
     name = re.sub(r"\W+", "_", function or request.target).lower()
     title = visible(first).replace("\\", r"\\").replace('"""', "'''")
-    about = {"first": title, "imports": imports, "here": here, "name": name, "subject": subject}
-    return _TEST.format(**about, options="".join(given))
+    return _TEST.format(first=title, name=name, subject=subject, options="".join(given))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 from ...inputs.options import OPTIONS, length_words, parse
 from ...inputs.tensor_layouts import layout_of
-from ...model.assignment import KNOWN, Assigned, run_name
+from ...model.assignment import Assigned, run_name
 from ...model.case import DTYPES, PATTERNS, Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
 from ...probing.experiment import layouts_of
+from ..suite.case_factors import PACKING
+from ..suite.plan import TargetSignature
 
 Words = Mapping[str, Any]
 """Options as the command line holds them. What is None is not given."""
@@ -58,9 +60,8 @@ def _in_line(words: Words) -> str:
     found = list[str]()
     for name, word in words.items():
         flag = "layout" if name == "runs" else name.replace("_", "-")
-        value = (
-            (" and " if name == "runs" else ",").join(word) if isinstance(word, list) else word
-        )
+        between = " and " if name == "runs" else ","
+        value = between.join(word) if isinstance(word, list) else word
         if not (word is None or word is False or name in _AS_ASKED):
             found.append(flag if word is True else f"{flag}={value}")
     return " ".join(found)
@@ -70,11 +71,7 @@ def _in_line(words: Words) -> str:
 class Facts:
     """What of a target decides which case words mean."""
 
-    family: str
-    device: str
-    takes_bias: bool
-    packs: bool
-    """Whether the target takes its sequences packed."""
+    takes: TargetSignature
     tensors: Sequence[str] = ()
     """What the target is given, by name."""
 
@@ -82,8 +79,9 @@ class Facts:
         """The case that words mean. Raises UsageFailure where no case has them."""
         names = [option.name for option in OPTIONS if words.get(option.name) is not None]
         words = {name: words[name] for name in names}
-        given, takes_bias = {**parse(words), "device": self.device}, self.takes_bias
-        case = resolve(given, self.family, takes_bias=takes_bias, packs=self.packs)
+        given, takes = {**parse(words), "device": self.takes.device}, self.takes.names
+        packs = bool(takes & PACKING) and "seqlens" not in takes
+        case = resolve(given, self.takes.family, takes_bias="bias" in takes, packs=packs)
         runs = list[Assigned]()
         for assigned in layouts_of(case):
             runs.append(tuple(pair for pair in assigned if pair[1] != "contiguous"))
@@ -105,7 +103,7 @@ def _laid(*runs: Assigned) -> Words:
 def _sizes(case: Case, tau: str | None = None) -> Words:
     """The sizes of a case as words; of what is as large as another nothing."""
     if tau is not None and case.tau is not None:
-        tau = str(case.tau[0]) if len(set(case.tau)) == 1 else ",".join(map(str, case.tau))
+        tau = ",".join(map(str, case.tau[:1] if len(set(case.tau)) == 1 else case.tau))
     return {
         "batch": case.batch,
         "heads": case.heads,
@@ -143,19 +141,19 @@ def _packed(case: Case) -> list[list[int]]:
     return [[end - start for start, end in pairwise(ends)] for ends in sides]
 
 
-def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
-    ends, key_ends = (tuple(accumulate(side, initial=0)) for side in (rows, keys))
-    packed = replace(case, cu_seqlens_q=ends, cu_seqlens_k=key_ends)
-    return replace(packed, seqlen_q=ends[-1], seqlen_k=key_ends[-1])
+def _repacked(case: Case, sides: Iterable[Sequence[int]]) -> Case:
+    rows, keys = (tuple(accumulate(side, initial=0)) for side in sides)
+    ends = {"seqlen_q": rows[-1], "seqlen_k": keys[-1]}
+    return replace(case, cu_seqlens_q=rows, cu_seqlens_k=keys, **ends)
 
 
 def _fewer_sequences(case: Case) -> Iterator[Case]:
     """The first batches or packed sequences, and the last."""
-    rows, keys = _packed(case)
-    for count in ladder(len(rows) or case.batch):
+    sides = _packed(case)
+    for count in ladder(len(sides[0]) or case.batch):
         for part in (slice(count), slice(-count, None)):
-            if rows:
-                yield _repacked(case, rows[part], keys[part])
+            if sides[0]:
+                yield _repacked(case, (side[part] for side in sides))
             else:
                 yield replace(case, batch=count, seqlens=case.seqlens and case.seqlens[part])
 
@@ -175,7 +173,7 @@ def _shorter(case: Case) -> Iterator[Case]:
         for rows, keys in _smaller_pairs(case.seqlen_q, case.seqlen_k, blocks):
             yield case.with_lengths(rows, keys)
     for size in ladder(max(map(max, sides)), blocks) if sides[0] else ():
-        yield _repacked(case, *([min(size, length) for length in side] for side in sides))
+        yield _repacked(case, ([min(size, length) for length in side] for side in sides))
 
 
 def _smaller_dims(case: Case) -> Iterator[Case]:
@@ -196,34 +194,25 @@ def _fewer_options(of: WordedCase) -> Iterator[Words]:
         yield from ({"bias_window": size} for size in ladder(case.bias_window))
     if any(case.tau or ()):
         yield {"tau": "0.0"}
-    for at, length in enumerate(case.seqlens or ()):
+    lengths = case.seqlens or ()
+    for at, length in enumerate(lengths):
         for size in (0, *ladder(length)) if length else ():
-            lengths = [*(case.seqlens or ())]
-            lengths[at] = size
-            yield {"seqlens": ",".join(map(str, lengths))}
+            yield {"seqlens": ",".join(map(str, (*lengths[:at], size, *lengths[at + 1 :])))}
 
 
 def _simpler_layouts(case: Case, tensors: Sequence[str]) -> Iterator[Words]:
-    """One run, or one fewer; of one with fewer tensors: none, each one alone, each half, and all but one."""
-    runs = case.runs
-    if len(runs) > 1:
-        yield from map(_laid, sorted(runs, key=_moved))
-        yield from (_laid(*runs[:at], *runs[at + 1 :]) for at in range(len(runs)))
+    """One run; of one with fewer tensors: none, each one alone, each half, and all but one."""
+    if len(case.runs) > 1:
+        yield from map(_laid, case.runs)
         return
     order = dict.fromkeys([*(name for name in _USUAL if name in tensors), *tensors])
-    laid = ((name, layout_of(name, runs[0])) for name in order)
+    laid = ((name, layout_of(name, case.runs[0])) for name in order)
     named = tuple(pair for pair in laid if pair[1] != "contiguous")
     half = len(named) // 2
-    yield _laid(())
-    yield from (_laid((pair,)) for pair in named)
-    yield from map(_laid, (named[:half], named[half:]))
-    yield from (_laid(named[:at] + named[at + 1 :]) for at in range(len(named)))
-
-
-def _moved(run: Assigned) -> tuple[bool, int, int]:
-    """What makes one layout simpler than another: how many tensors it moves, and how far down the list of layouts."""
-    is_all = any(tensor == "all" for tensor, _ in run)
-    return is_all, len(run), sum(KNOWN.index(layout) for _, layout in run)
+    without = [named[:at] + named[at + 1 :] for at in range(len(named))]
+    yield from map(
+        _laid, ((), *((pair,) for pair in named), named[:half], named[half:], *without)
+    )
 
 
 _SIZES = {
@@ -231,30 +220,25 @@ _SIZES = {
 }  # fmt: skip
 _CHOICES = {"pattern": PATTERNS, "dtype": DTYPES}
 AXES = (*_SIZES, "options", "layouts", *_CHOICES)
-"""In which respects a case may be simpler. One with fewer heads is simpler however long it is."""
-
-
-def _changes(of: WordedCase, axis: str, tensors: Sequence[str]) -> Iterator[Words]:
-    """The words that change, the simplest first."""
-    if axis in _SIZES:
-        for case in _SIZES[axis](of.case):
-            yield _sizes(case, of.words.get("tau"))
-    elif axis == "options":
-        yield from _fewer_options(of)
-    elif axis == "layouts":
-        yield from _simpler_layouts(of.case, tensors)
-    else:
-        known, default = _CHOICES[axis], getattr(Case, axis)
-        for choice in known[: known.index(getattr(of.case, axis))]:
-            yield {axis: None if choice == default else choice}
+"""In what a case may be simpler, in the order in which the search goes."""
 
 
 def simpler(of: WordedCase, axis: str, facts: Facts) -> Iterator[WordedCase]:
     """The cases that are simpler in one respect, the simplest first."""
+    changes: Iterable[Words]
+    if axis in _SIZES:
+        changes = (_sizes(case, of.words.get("tau")) for case in _SIZES[axis](of.case))
+    elif axis in _CHOICES:
+        known, default = _CHOICES[axis], getattr(Case, axis)
+        before = known[: known.index(getattr(of.case, axis))]
+        changes = ({axis: None if choice == default else choice} for choice in before)
+    else:
+        layouts = axis == "layouts"
+        changes = _simpler_layouts(of.case, facts.tensors) if layouts else _fewer_options(of)
     seen = {of.case}
-    for changes in _changes(of, axis, facts.tensors):
+    for change in changes:
         with contextlib.suppress(UsageFailure):  # no case has these words
-            step = facts.worded({**of.words, **changes})
+            step = facts.worded({**of.words, **change})
             if step.case not in seen:
                 seen.add(step.case)
                 yield step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
@@ -32,7 +31,7 @@ _FIRST_PAIRS = (
 # Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
 _ON_ONE_GPU = 8
 # More checks than a battery has; pairs that are made alone since failing cases have them.
-_MOST, _SUSPECTS = 1_000_000, 20
+_MOST, _SUSPECTS = 1_000_000, 40
 
 Pair = frozenset[str]
 Round = Generator[Sequence[PlannedCheck], CheckOutcome, None]
@@ -58,7 +57,7 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     """
     own = {name: value for name, value in request.options.items() if name in FREE}
     request = replace(request, options=own)
-    (takes,) = described([request], setting.timeout, isolate=setting.isolate)
+    takes = described(request, setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
         return Plan([PlannedCheck("battery: as it is", request)], is_own=True), setting
     on_gpu, cores = takes.device == "cuda", len(os.sched_getaffinity(0))
@@ -102,7 +101,7 @@ class Space:
             first = next(iter(left))
             row = self._grown(first, left) or self.simplest(first) or ()
             rows += [row] if row else []
-            for pair in (first, *pairs_of(row)):
+            for pair in (first, *map(frozenset, combinations(row, 2))):
                 left.pop(pair, None)
         return rows
 
@@ -124,10 +123,6 @@ class Space:
         return not any({level, other} in self.excluded for other in beside)
 
 
-def pairs_of(row: Row) -> set[Pair]:
-    return set(map(frozenset, combinations(row, 2)))
-
-
 class Battery:
     """The rounds of a battery.
 
@@ -135,8 +130,7 @@ class Battery:
     2. Each level alone, and what no pair shows. What is refused or wrong so stands in no later case: it would hide what
        else is wrong there. A quick one ends here, with a few pairs.
     3. A covering array: few cases that hold every pair of the other levels.
-    4. Where some were refused or wrong: the simplest case of each pair that most of them have, and no right one. What
-       fails so stands in no later case either, and what is left is covered once more.
+    4. The simplest case of each pair that failing cases alone have.
     """
 
     def __init__(
@@ -144,8 +138,8 @@ class Battery:
     ) -> None:
         self._factors, self._request, self._is_quick = factors, request, is_quick
         self._came: dict[Row, CheckOutcome] = {}
-        self._out, self._apart = set[str](), set[Pair]()
-        """Levels and pairs that stand in no further case."""
+        self._out = set[str]()
+        """Levels that stand in no further case."""
         self._count = 0
         steps = self._steps()
         self.plan = Plan(
@@ -170,18 +164,21 @@ class Battery:
         self.plan.coverage = Coverage(strength=PAIRS, properties=0)
         simplest = self._came.get(self._factors.simplest)
         if simplest is not None and simplest.verdict == MATCH:
-            yield from self._make(self.space.covering(self._right_pairs()))
-            yield from self._suspects()
-            yield from self._make(self.space.covering(self._right_pairs()))
+            yield from self._make(self.space.covering(self._pairs_held(is_right=True)))
+            space, right = self.space, self._pairs_held(is_right=True)
+            failing = [set(row) for row in self._came if self._came[row].verdict != MATCH]
+            suspects = [pair for pair in space.pairs() if pair not in right]
+            suspects.sort(key=lambda pair: -sum(pair <= row for row in failing))
+            yield from self._make(filter(None, map(space.simplest, suspects[:_SUSPECTS])))
             self.plan.coverage = self._coverage()
 
     @property
     def space(self) -> Space:
         """What may still stand together."""
-        names, excluded = self._factors.names, self._factors.excluded | self._apart
-        return Space(
-            [[name for name in levels if name not in self._out] for levels in names], excluded
-        )
+        names = [
+            [name for name in names if name not in self._out] for names in self._factors.names
+        ]
+        return Space(names, self._factors.excluded)
 
     def _alone(self) -> Round:
         factors, space, rows = self._factors, self.space, dict[str, Row]()
@@ -203,34 +200,22 @@ class Battery:
                 self._out.add(level)
         self._factors = replace(factors, found=found)
 
-    def _right_pairs(self) -> set[Pair]:
-        """Those of which a row is right."""
-        rows = [row for row, outcome in self._came.items() if outcome.verdict == MATCH]
-        return set(chain.from_iterable(map(pairs_of, rows)))
-
-    def _suspects(self) -> Round:
-        """The simplest row of each pair that failing rows alone have: what is in most of them first."""
-        counts, right = Counter[Pair](), self._right_pairs()
+    def _pairs_held(self, *, is_right: bool) -> set[Pair]:
+        """Those of which a row is right, or was taken at all."""
+        held = set[Pair]()
         for row, outcome in self._came.items():
-            counts.update(pairs_of(row) if outcome.verdict != MATCH else ())
-        space, rows = self.space, dict[Pair, Row]()
-        pairs = [pair for pair in space.pairs() if counts[pair] and pair not in right]
-        for pair in sorted(pairs, key=lambda pair: -counts[pair])[:_SUSPECTS]:
-            if (alone := space.simplest(pair)) is not None:
-                rows[pair] = alone
-        yield from self._make(rows.values())
-        self._apart |= {pair for pair, row in rows.items() if self._came[row].verdict != MATCH}
+            is_taken = not (outcome.is_refused or outcome.report.is_warning)
+            if outcome.verdict == MATCH or (is_taken and not is_right):
+                held.update(map(frozenset, combinations(row, 2)))
+        return held
 
     def _coverage(self) -> Coverage:
-        """What the rows that were taken hold."""
-        space, taken, missing = self.space, set[Pair](), 0
-        for row, outcome in self._came.items():
-            if not (outcome.is_refused or outcome.report.is_warning):
-                taken |= pairs_of(row)
-        for pair in space.pairs():
-            missing += pair not in taken and space.simplest(pair) is not None
-        properties, held = len(self._factors.each), len(taken)
-        return Coverage(strength=PAIRS, properties=properties, held=held, missing=missing)
+        space, held = self.space, self._pairs_held(is_right=False)
+        left_out = [pair for pair in space.pairs() if pair not in held and space.simplest(pair)]
+        properties = len(self._factors.each)
+        return Coverage(
+            strength=PAIRS, properties=properties, held=len(held), missing=len(left_out)
+        )
 
     def _make(self, rows: Iterable[Row], beside: Iterable[Level] = ()) -> Round:
         checks, factors = dict[Row, PlannedCheck](), self._factors

@@ -53,8 +53,8 @@ def _of_dim(head_dim: int, head_dim_v: int | None = None) -> Level:
     return Level(f"{name} Dv={head_dim_v}", options, family=_SOFTMAX, beyond=_OWN_DIM)
 
 
-# The length is that of the side that is named first; of one row, that of N.
-_EQUAL, *_UNEQUAL = "M=N", "M<N", "M>N", "N<M", "N>M", "M=1"
+# The length is that of M; of one row, that of N.
+_EQUAL, *_UNEQUAL = "M=N", "M<N", "M>N", "M=1"
 _PADDED, _PACKED, _TOP_LEFT = "padded", "packed", "top-left"
 _GROUPED, _MULTI_QUERY = "grouped", "multi-query"
 # Here, where time goes by tiles, and on a GPU.
@@ -64,15 +64,16 @@ _LENGTHS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 # How far M and N are apart: no multiple of a tile, and more than one.
 _APART = 35
+# Keys to the left and right of a row, fewer than the shortest case has.
+_WINDOW = "9,5"
 _MASKS = (
     Level("no-mask"),
     Level("causal", {"causal": True}, ("causal",), _SOFTMAX),
-    Level("window", {"window": "45,21"}, ("window",), _SOFTMAX),
-    Level("window,causal", {"window": "45,-1", "causal": True}, ("window", "causal"), _SOFTMAX),
+    Level("window", {"window": _WINDOW}, ("window",), _SOFTMAX),
+    Level("window,causal", {"window": "9,-1", "causal": True}, ("window", "causal"), _SOFTMAX),
     Level("mask", {"mask": "random"}, ("mask",), _SOFTMAX),
     Level("dead-rows", {"mask": "dead-rows"}, ("mask",), _SOFTMAX),
     Level(_PADDED, {}, ("seqlens",)),
-    Level("mask=padding", {"mask": "padding"}, ("mask",), _SOFTMAX),
     Level(_PACKED, {}, ("cu_seqlens",), _SOFTMAX),
 )  # fmt: skip
 # By property; the simplest level first.
@@ -121,14 +122,14 @@ SPECIAL = (
 )
 # What a target that cannot do without a parameter is given in every case.
 _ALWAYS: Mapping[str, Mapping[str, Any]] = {
-    "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
+    "bias": {"bias": True}, "window": {"window": _WINDOW}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
 # Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
 SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
-# A length up to which a second batch takes little time in the interpreter, and below which a window is a small one.
-_SHORT, _NARROW = 64, {"45": "5", "21": "3"}
+# A length up to which a second batch takes little time in the interpreter.
+_SHORT = 64
 # The options of sequences: of a case with its own, none of the simplest stays.
 _OF_SEQUENCES = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
@@ -176,10 +177,9 @@ class Factors:
     def excluded(self) -> set[frozenset[str]]:
         """The pairs of levels that no case has."""
         one_length = {_PADDED} if "cu_seqlens" not in self.takes.names else {_PADDED, _PACKED}
-        pairs = [*product(one_length, _UNEQUAL), (_TOP_LEFT, _EQUAL)]
-        for mask in _MASKS:  # where nothing is counted from a corner
-            if mask.options.keys().isdisjoint({"causal", "window"}):
-                pairs.append((_TOP_LEFT, mask.name))
+        # Where nothing is counted from a corner.
+        masks = [mask.name for mask in _MASKS if not {"causal", "window"} & mask.options.keys()]
+        pairs = [*product(one_length, _UNEQUAL), *product([_TOP_LEFT], [_EQUAL, *masks])]
         return set(map(frozenset, pairs))
 
     def around(self, case: Case) -> Factors:
@@ -190,9 +190,9 @@ class Factors:
         first.add("128k" if case.seqlen_q % 128 == 0 else "")
         for levels in self.each:
             names = ["", *(level.name for level in levels)]
-            more = [_of_dim(case.head_dim)] if "D=16" in names and own not in names else []
+            more = (_of_dim(case.head_dim),) if "D=16" in names and own not in names else ()
             if _GROUPED not in names or "h" in str(found.get("shapes", PLAIN)):
-                known = sorted([*more, *levels], key=lambda level: level.name not in first)
+                known = sorted((*more, *levels), key=lambda level: level.name not in first)
                 each.append(tuple(known))
         return replace(self, each=tuple(each), always={**self.always, **found})
 
@@ -224,9 +224,6 @@ class Factors:
         options["layout"] = _fewest(layout)
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
-        if "window" in options and min(self._rows_and_keys(row)) < _SHORT:
-            words = options["window"].split(",")
-            options["window"] = ",".join(_NARROW.get(word, word) for word in words)
         return options
 
     def options_of(self, level: Level) -> dict[str, Any]:
@@ -244,11 +241,8 @@ class Factors:
     def _rows_and_keys(self, row: Row) -> tuple[int, int]:
         of_level = [_LENGTHS[name][self.on_gpu] for name in row if name in _LENGTHS]
         (length,) = of_level or [Case.seqlen_q]
-        longer, shorter = length + _APART, max(length - _APART, length // 3, 1)
-        sides = {
-            "M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length), "N>M": (shorter, length),
-            "M=1": (1, length),
-        }  # fmt: skip
+        shorter = max(length - _APART, length // 3, 1)
+        sides = {"M<N": (length, length + _APART), "M>N": (length, shorter), "M=1": (1, length)}
         return next((sides[name] for name in row if name in sides), (length, length))
 
     def _sizes(self, row: Row) -> dict[str, Any]:
@@ -265,11 +259,9 @@ class Factors:
             return sizes | _packed(rows, keys)
         is_padded = _PADDED in row or "seqlens" in required
         has_two = "b" in shapes and (self.on_gpu or is_padded or max(rows, keys) <= _SHORT)
-        sizes["batch"] = 2 if has_two else 1
         sizes |= {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
-        if is_padded:
-            sizes["seqlens"] = f"{rows},{rows // 2}" if has_two else str(rows)
-        return sizes
+        lengths = {"seqlens": f"{rows},{rows // 2}" if has_two else str(rows)}
+        return sizes | {"batch": 2 if has_two else 1} | (lengths if is_padded else {})
 
 
 def _packed(rows: int, keys: int) -> dict[str, Any]:
@@ -280,9 +272,8 @@ def _packed(rows: int, keys: int) -> dict[str, Any]:
 def _fewest(layout: list[str]) -> list[str]:
     """Of the words of a layout those that say something, dO's last."""
     words = sorted(layout, key=lambda word: word.startswith("do="))
-    if words and words[0].startswith("all="):
-        return words
-    return ["all=contiguous", *(word for word in words if not word.endswith("=contiguous"))]
+    moved = [word for word in words if not word.endswith("=contiguous")]
+    return words if words and words[0].startswith("all=") else ["all=contiguous", *moved]
 
 
 def found_by_trying(case: Case) -> dict[str, Any]:
@@ -329,15 +320,13 @@ def _why_not_taken(level: Level, takes: TargetSignature) -> str:
     if packed and level.name in _UNEQUAL:
         return f"takes one {packed[0]} for rows and keys"
     known = takes.names | ({"cu_seqlens"} if PACKING & takes.names else set())
-    called = {"keep": "mask of what dropout keeps"}
-    missing = [called.get(name, name) for name in level.needs if name not in known]
+    missing = [name for name in level.needs if name not in known]
     return f"takes no {' and no '.join(missing)}" if missing else ""
 
 
 def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) -> bool:
-    """Whether a level asks for what every case of the target has, or what another level asks for too."""
+    """Whether a level asks for what every case of the target has."""
     packs, pads = bool(PACKING & takes.required), "seqlens" in takes.required
-    told = {_PACKED: packs, _PADDED: packs or pads, "mask=padding": "seqlens" in takes.names}
-    if level.name in told:
-        return told[level.name]
+    if level.name in (_PACKED, _PADDED):
+        return packs or (pads and level.name == _PADDED)
     return bool(level.options) and level.options.items() <= always.items()

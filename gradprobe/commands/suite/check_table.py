@@ -136,7 +136,7 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
     sections = [Section([*found, *([Text()] if found and look.details else [])])]
     sections += [Section(list(_group(group, columns)), 2) for group in groups]
     sections += [Section(notes), Section(_warnings(several, look), 2)]
-    sections.append(Section(list(_covered(several.coverage, columns)), 1))
+    sections.append(Section(_covered(several.coverage, columns), 1))
     table = len(several.reports)
     if table > FEW:
         table = min(FEW, sum(report.verdict != MATCH for report in several.reports))
@@ -147,12 +147,12 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
 
 def _counts(several: Reports, seconds: float) -> str:
     found, made = Counter(map(attrgetter("verdict"), several.counted)), len(several.counted)
-    counts = [f"{found[word]} {word}" for word in (MATCH, MISMATCH) if found[word]]
-    counts += [plural(found[FAILED], FAILED)] if found[FAILED] else []
-    counts = counts or ["none made"]
-    warned = len(several.reports) - made
-    counts += [plural(warned, "warning")] if warned else []
     planned = made if several.planned is None else several.planned
+    warned, errors = len(several.reports) - made, found[FAILED]
+    counts = [f"{found[word]} {word}" for word in (MATCH, MISMATCH) if found[word]]
+    counts += [plural(errors, FAILED)] if errors else []
+    counts = counts or ["none made"]
+    counts += [plural(warned, "warning")] if warned else []
     counts += [f"{planned - made} not made"] if made < planned else []
     return f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(counts)}"
 
@@ -161,13 +161,12 @@ def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
     """Everything that one check that fails has to say; on one screen its core."""
     error, columns = report.error, look.columns
     head = [Text(f"{report.title}:", "bold")]
+    if report.verdict != FAILED or error is None:
+        full = [Text(), *head, *rendered(report, look)] if look.details else []
+        return full or [*head, *core(report, columns)]
     if not look.details:
-        if report.verdict != FAILED or error is None:
-            return [*head, *core(report, columns)]
         words = headed("ERROR", CAUTION, error.message, columns, 4, hangs=False)
         return [*head, *words, *folded(error.way_out, columns, rows=2)]
-    if report.verdict != FAILED or error is None:
-        return [Text(), *head, *rendered(report, look)]
     more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
     lines = [Text(f"  {line}") for line in (*error.details, error.way_out, *more) if line]
     lines += lines_in(layouts_of(report, marks_of(look)), columns)
@@ -204,18 +203,17 @@ def _with_reasons(
     return lines
 
 
-def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
+def _covered(coverage: Coverage | None, columns: int) -> list[Text]:
     """Which combinations the cases of a battery hold."""
     if coverage is None:
-        return
-    name = "pair" if coverage.strength == 2 else "triple"
-    words = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
+        return []
+    pair = "pair" if coverage.strength == 2 else "triple"  # which earlier releases made
+    words = f"a case checks every {pair} of {coverage.properties} properties that it takes: {coverage.held:,}"
     if coverage.missing:
-        words = f"{plural(coverage.held, name)} of {coverage.properties} properties are checked by a case"
-        words += f"; {plural(coverage.missing, name)} do not, and may be refused"
+        words += f", but for {plural(coverage.missing, pair)}, which may be refused"
     if not coverage.properties:
         words = "the case without any option is not right, so nothing was combined"
-    yield from folded(words, columns)
+    return folded(words, columns)
 
 
 def _group(group: FailureGroup, columns: int) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""PlannedCheck -> CheckOutcome, in processes of their own; what a check ended early left out is run after it."""
+"""PlannedCheck -> CheckOutcome, in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,11 @@ from msgspec import structs
 
 from ...inputs.history import CheckRequest, digest_of
 from ...model.allowance import LAST_RESORT, Allowance, Client
-from ...model.layout_run import FAILED, MISMATCH, add_counts
+from ...model.layout_run import MISMATCH
 from ...model.mechanisms import note
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
-from ...processes.ended import DEVICE, TIMEOUT, is_edited
+from ...processes.ended import DEVICE, is_edited
 from ...processes.resource_limits import VISIBLE, setting_environment
 from ...targets.naming import edited_modules
 from .outcome import (
@@ -33,7 +34,6 @@ from .outcome import (
     of_crash,
     of_error,
     of_interrupt,
-    run_ended,
 )
 from .plan import PlannedCheck
 
@@ -71,9 +71,8 @@ class Setting:
 
     def allowance_at(self, seconds: float) -> Allowance:
         """The edits that a check which has run so long may go on to try, in a third of the time that it has left."""
-        if self.timeout is None:
-            return Allowance(self.fix_budget)
-        return Allowance(self.fix_budget, max(0.0, self.timeout - seconds) / 3)
+        left = {} if self.timeout is None else {"seconds": max(0.0, self.timeout - seconds) / 3}
+        return Allowance(self.fix_budget, **left)
 
 
 class Checker:
@@ -90,21 +89,18 @@ class Checker:
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         heard, start = CheckMessages(), time.perf_counter()
-        at = start
+        due = start
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
         def tick(words: str, fraction: float, layout: str = "") -> None:
-            nonlocal at
+            nonlocal due
             now, last = time.perf_counter(), heard.stage
-            if (
-                last is None
-                or (last.words, last.layout) != (words, layout)
-                or now - at > _BETWEEN
-            ):
-                at = now
+            is_other = last is None or (last.words, last.layout) != (words, layout)
+            if is_other or now > due:
+                due = now + _BETWEEN
                 say(Stage(words, fraction, layout))
 
         def allowance() -> Allowance:
@@ -118,8 +114,10 @@ class Checker:
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             outcome = of_error(planned, error, heard, time.perf_counter() - start, stack)
         note("check", time.process_time())
-        sources = sources_of(outcome.report, planned.request, self._before)
-        return outcome.with_report(sources=sources)
+        return outcome.with_report(sources=self._sources(planned, outcome.report))
+
+    def _sources(self, planned: PlannedCheck, report: Report) -> dict[str, str]:
+        return sources_of(report, planned.request, self._before)
 
     def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
         """A check; the client is told of reports."""
@@ -127,10 +125,9 @@ class Checker:
         from ...numerics.repeats import SideBySide
         from ...pipeline.reported import report_of
 
-        other, beside = planned.against, None
-        if other is not None or planned.kept:
-            theirs = (other.kept, other.report.case) if other else ()
-            beside = SideBySide(planned.kept, *theirs)
+        other, (target, reference) = planned.against, planned.functions
+        theirs = (other.kept, other.report.case) if other else ()
+        beside = SideBySide(planned.kept, *theirs) if other or planned.kept else None
 
         def pass_on(so_far: ProbeResult) -> None:
             client.told(report_of(so_far))
@@ -139,7 +136,6 @@ class Checker:
 
         # What is set beside another, or kept whole, is of the case that was asked for.
         is_plain = not (planned.close_up or planned.kept or other)
-        target, reference = planned.functions
         probed = run_check(
             planned.request,
             planned.repro_command,
@@ -153,9 +149,9 @@ class Checker:
         if planned.close_up or probed.failing:
             from ...numerics.locate import close_up_of, kept_close_ups
 
+            shown = kept_close_ups(probed)
             if planned.close_up is not None:
                 more["close_up"] = close_up_of(probed, *planned.close_up)
-            shown = kept_close_ups(probed)
         if other is not None and beside is not None:
             found = tuple(beside.differences)
             more["against"] = SecondCheck(
@@ -182,14 +178,13 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
         before: the names of modules that were here before any target: of these what the target leads to counts.
     """
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
-    ran = {report.target.file: report.target.sha256}
-    ran |= {kernel.file: kernel.sha256 for kernel in report.target.kernels}
+    ran = {source.file: source.sha256 for source in (report.target, *report.target.kernels)}
     ran.pop("", None)
     words = [request.target, request.reference or ""]
     words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]
     places = [word if os.path.isfile(word) else word.rpartition(":")[0] for word in words]
-    files = {os.path.abspath(place) for place in places if os.path.isfile(place)}
-    roots, leading = files | ran.keys(), list[str]()
+    files, leading = set(map(os.path.abspath, filter(os.path.isfile, places))), list[str]()
+    roots = files | ran.keys()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if name not in before and os.path.isabs(file) and is_edited(file):
@@ -197,10 +192,9 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
         if file in roots:
             leading.append(name)
     files |= edited_modules(leading).keys()
-    for folder in {os.path.dirname(file) for file in files | ran.keys()}:
+    for folder in {Path(file).parent for file in files | ran.keys()}:
         with contextlib.suppress(OSError):
-            entries = list(os.scandir(folder))
-            files |= {entry.path for entry in entries if Path(entry.name).suffix in _COMPILED}
+            files |= {str(file) for file in folder.iterdir() if file.suffix in _COMPILED}
     seen = {file: _first_seen.setdefault(file, digest_of(file)) for file in files - {""}}
     return dict(sorted((seen | ran).items()))
 
@@ -227,8 +221,11 @@ def check_each(
         Failure: no process can be started at all.
         KeyboardInterrupt: Ctrl-C, after the checks of which a layout was measured by then.
     """
-    groups: list[Sequence[PlannedCheck]] = [list(group) for _, group in groupby(planned, shares)]
-    first = 0
+    by_process = groupby(planned, attrgetter("shared"))
+    groups: list[Sequence[PlannedCheck]] = [list(group) for _, group in by_process]
+    run: Callable[..., Iterator[TaskResult]] = run_each if setting.isolate else run_here
+    apart = {"timeout": setting.timeout, "workers": setting.workers, "echo": echo}
+    first, how = 0, apart if setting.isolate else {}
     for plans in groups if len(groups) > 1 else [planned]:
         heard, done = defaultdict[int, CheckMessages](CheckMessages), set[int]()
 
@@ -240,9 +237,9 @@ def check_each(
                 told(value)
 
         try:
-            for ended in _ends(plans, setting, take, echo):
+            for ended in run(setting.checker, setting, plans, told=take, **how):
                 done.add(ended.index)
-                outcome = _outcome_of(ended, heard[ended.index], setting, echo)
+                outcome = _outcome_of(ended, heard[ended.index], setting)
                 yield outcome.with_report(number=first + ended.index)
         except KeyboardInterrupt:
             for index in sorted(heard.keys() - done):
@@ -271,45 +268,7 @@ class Checks:
         self._ends.close()
 
 
-def shares(planned: PlannedCheck) -> tuple[object, ...]:
-    """What checks that share a process have in common."""
-    request = planned.request
-    return request.target, request.reference, request.options.get("device")
-
-
-def _ends(
-    plans: Sequence[PlannedCheck],
-    setting: Setting,
-    take: Callable[[int, Any], None],
-    echo: Echo | None,
-) -> Iterator[TaskResult]:
-    """The ends of checks that share a process; `take` is given what is said of each before."""
-    asked, timeout, workers = (setting.checker, setting, plans), setting.timeout, setting.workers
-    if not setting.isolate:
-        return run_here(*asked, told=take)
-    return run_each(*asked, told=take, timeout=timeout, workers=workers, echo=echo)
-
-
-def _outcome_of(
-    ended: TaskResult, heard: CheckMessages, setting: Setting, echo: Echo | None
-) -> CheckOutcome:
-    """What a check came to; where a layout ended it, with those that it had not come to, in processes after it."""
-    planned: PlannedCheck = ended.item
-    outcome, before = _end_of(ended, heard, setting), planned
-    rest = _rest_of(planned, outcome) if setting.isolate else None
-    while rest is not None and rest != before:
-        after = CheckMessages()
-
-        def take(index: int, value: Any, after: CheckMessages = after) -> None:
-            after.take(value)
-
-        (ended,) = _ends([rest], setting, take, echo)
-        outcome = _joined(outcome, _end_of(ended, after, setting), after)
-        before, rest = rest, _rest_of(planned, outcome)
-    return with_interpreter(planned, outcome, setting)
-
-
-def _end_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
+def _outcome_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
         memory: tuple[MemoryFinding, ...] = ()
@@ -317,12 +276,14 @@ def _end_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckO
             small = _report_of_small(planned, setting, heard.stage.layout if heard.stage else "")
             for run in small.runs if small else ():
                 memory += run.memory
-        return of_crash(planned, ended.crash, heard, memory)
-    if ended.raised is not None:
+        outcome = of_crash(planned, ended.crash, heard, memory)
+    elif ended.raised is not None:
         stack = ended.raised.traceback if setting.tracebacks else ""
-        return of_error(planned, ended.raised.failure, heard, 0.0, stack)
-    assert isinstance(ended.result, CheckOutcome)
-    return ended.result
+        outcome = of_error(planned, ended.raised.failure, heard, 0.0, stack)
+    else:
+        assert isinstance(ended.result, CheckOutcome)
+        outcome = ended.result
+    return with_interpreter(planned, outcome, setting)
 
 
 def with_interpreter(
@@ -352,37 +313,3 @@ def _report_of_small(planned: PlannedCheck, setting: Setting, layout: str = "") 
     with setting_environment({VISIBLE: ""}):
         (ended,) = run_each(FACTORY, how, [again], timeout=LAST_RESORT)
     return ended.result.report if isinstance(ended.result, CheckOutcome) else None
-
-
-def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | None:
-    """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
-    error, options = outcome.report.error, planned.request.options
-    if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
-        return None
-    # "distinct, the reference" is where the user's reference crashed in `distinct`.
-    done = [run.layout.partition(", ")[0] for run in outcome.report.runs]
-    if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
-        return None
-    left = [name for name in planned.layouts if name not in done]
-    request = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=request, kept="", against=None) if left else None
-
-
-def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> CheckOutcome:
-    """A check that a layout ended, with those that were checked after it."""
-    first, then = outcome.report, rest.report
-    runs = then.runs
-    if then.error and not runs:
-        runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
-    runs = (*first.runs, *runs)
-    # What is wrong is shown with its reasons.
-    own = then if first.verdict != MISMATCH == then.verdict else first
-    total = round(first.seconds["total"] + then.seconds["total"], 4)
-    return replace(outcome, report=own).with_report(
-        error=first.error,
-        reproduce=first.reproduce,
-        runs=runs,
-        seconds={**first.seconds, "total": total},
-        verdict=MISMATCH if MISMATCH in (first.verdict, then.verdict) else FAILED,
-        compared=add_counts(run.compared for run in runs),
-    )

@@ -6,13 +6,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, filterfalse
+from itertools import combinations, filterfalse
 from operator import attrgetter
 
 from msgspec import structs
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import parse
 from ...model.allowance import LAST_RESORT
 from ...model.assignment import parse_run
 from ...model.case import Case
@@ -20,7 +19,6 @@ from ...model.documents import FailureGroup
 from ...model.failures import UsageFailure
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH
 from ...model.report import Report
-from ...model.resolution import resolve
 from ...processes import run_each
 
 # By name: the search is a plan of this folder's runner.
@@ -36,14 +34,11 @@ _TILES = (16, 32, 64, 128)
 _JOINED, _TOLD = 3, 3
 # How probable it may be that cases which fail at random have it in common: one sentence in twenty.
 _CHANCE = 0.05
-# What is on or off, and what has one of several values.
-_SWITCHED = {
-    "causal": "a causal mask", "window": "a window", "mask": "a mask", "seqlens": "padding", "cu_seqlens_q": "packing",
-    "softcap": "a softcap", "bias": "a bias", "alibi": "alibi slopes", "sinks": "sinks", "dropout": "dropout",
-    "poison": "poison",
-}  # fmt: skip
-_VALUED = (
-    "dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch",
+_BAD = (MISMATCH, FAILED, CRASHED)
+# What a case has or has not, or in one of several ways.
+_OPTIONS = (
+    "dtype", "pattern", "causal", "window", "mask", "seqlens", "cu_seqlens_q", "softcap", "bias", "alibi", "sinks",
+    "dropout", "poison", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch", "scale",
 )  # fmt: skip
 
 
@@ -70,19 +65,28 @@ def folded_by_cause(
             looked = [closer if report.number == closer.number else report for report in those]
             named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
         found = named
-    groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
-    common = _common_traits(groups, counted)
-    return tuple(map(_group, groups, common))
+    groups = list[FailureGroup]()
+    for those in sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH):
+        first = those[0]
+        group = FailureGroup(
+            verdict=first.verdict,
+            cause=_cause(first),
+            summary=first.causes[0].summary if first.causes else "",
+            titles=tuple(map(attrgetter("title"), those)),
+            numbers=tuple(map(attrgetter("number"), those)),
+            common=_common_traits(those, counted),
+        )
+        groups.append(group)
+    return tuple(groups)
 
 
 def _key(report: Report) -> tuple[str, ...]:
     """What failures of one cause have in common."""
-    error = report.error
+    key, error = (report.target.name, report.verdict, _cause(report)), report.error
     if report.verdict != FAILED or error is None:
-        return report.target.name, report.verdict, _cause(report)
+        return key
     # What is the same but for its numbers is the same.
-    words = re.sub(r"\d+", "0", error.words or error.message)
-    return report.target.name, error.kind, str(error.file), str(error.line), words
+    return *key, re.sub(r"\d+", "0", error.words or error.message)
 
 
 def _cause(report: Report) -> str:
@@ -93,35 +97,17 @@ def _cause(report: Report) -> str:
         where = named.where[0] if named.where else None
         at = f" at {os.path.basename(where.file)}:{where.line}" if where else ""
         return f"{named.fault}{at}"
-    if report.verdict != FAILED:
-        return f"{_first_wrong(report)}, no cause named"
-    if error is None:
-        return FAILED
+    if report.verdict != FAILED or error is None:
+        run, memory = report.failing, report.memory
+        first = f"{memory[0].kind} {memory[0].tensor}".strip() if memory else "an error after it"
+        if run is not None and run.broken:
+            first = f"breaks {run.broken[0].name}"
+        if run is not None and run.first_mismatch:
+            first = f"{run.first_mismatch.title} first"
+        return f"{first}, no cause named"
     raised = re.search(r" raised (\w+)", error.message)
     place = error.details[0].partition(" in ")[0] if error.details else ""
     return f"{raised[1]} at {place}" if raised and place else error.kind
-
-
-def _first_wrong(report: Report) -> str:
-    """What is first wrong, in the words that follow a count of failures."""
-    run, memory = report.failing, report.memory
-    if run is not None and run.first_mismatch:
-        return f"{run.first_mismatch.title} first"
-    if run is not None and run.broken:
-        return f"breaks {run.broken[0].name}"
-    return f"{memory[0].kind} {memory[0].tensor}".strip() if memory else "an error after it"
-
-
-def _group(reports: Sequence[Report], common: tuple[str, ...]) -> FailureGroup:
-    first = reports[0]
-    return FailureGroup(
-        verdict=first.verdict,
-        cause=_cause(first),
-        summary=first.causes[0].summary if first.causes else "",
-        titles=tuple(map(attrgetter("title"), reports)),
-        numbers=tuple(map(attrgetter("number"), reports)),
-        common=common,
-    )
 
 
 def with_smallest(
@@ -143,46 +129,26 @@ def with_smallest(
     return tuple(found)
 
 
-def _common_traits(
-    groups: Sequence[Sequence[Report]], reports: Sequence[Report]
-) -> list[tuple[str, ...]]:
-    """What sets each group apart from what matches of its target; nothing where the case of one is not known."""
-    family = next((report.case.family for report in reports if report.case), "softmax")
-    cases = {report.number: _case_of(report, family) for report in reports}
-    square = all(case is None or case.seqlen_q == case.seqlen_k for case in cases.values())
-    matching: dict[str, list[Instance]] = {}
-    failing: dict[int, list[Instance]] = {}
+def _common_traits(group: Sequence[Report], reports: Sequence[Report]) -> tuple[str, ...]:
+    """What sets a group apart from what matches of its target; nothing where the case of one is not known."""
+    cases = [report.case for report in reports if report.case]
+    square = all(case.seqlen_q == case.seqlen_k for case in cases)
+    failing, matching = list[Instance](), list[Instance]()
+    numbers = set(map(attrgetter("number"), group))
     for report in reports:
-        case, number, wrong = cases[report.number], report.number, list[str]()
-        right = matching.setdefault(report.target.name, [])
-        if case is None:
+        if report.case is None or report.target.name != group[0].target.name:
             continue
-        for run in report.runs:
-            if run.verdict in (MISMATCH, FAILED, CRASHED):
-                wrong.append(run.layout.partition(", ")[0])
+        wrong = {run.layout.partition(", ")[0] for run in report.runs if run.verdict in _BAD}
+        matched = {run.layout for run in report.runs if run.verdict == MATCH} - wrong
         # Of a check that came to no layout, which it was is not known.
-        wrong = wrong or [""] * (report.verdict == FAILED)
-        matched = [run.layout for run in report.runs if run.verdict == MATCH]
-        for layout in dict.fromkeys((*wrong, *matched)):
-            those = failing.setdefault(number, []) if layout in wrong else right
-            those.append((number, traits_of(case, layout, square=square)))
-    common = []
-    for group in groups:
-        instances = [failing.get(report.number, []) for report in group]
-        flat = [*chain(*instances)] if all(instances) else []
-        common.append(set_apart(flat, matching[group[0].target.name]))
-    return common
-
-
-def _case_of(report: Report, family: str) -> Case | None:
-    """The case of a check, also of one that nobody got as far as making; None where there is none."""
-    if report.case is not None:
-        return report.case
-    words = {**parse(report.options), "device": "cpu"}
-    try:
-        return resolve(words, report.target.family or family, takes_bias=False)
-    except UsageFailure:
-        return None
+        wrong = wrong or ({""} if report.verdict == FAILED else set())
+        for layouts, those in (
+            (wrong if report.number in numbers else (), failing),
+            (matched, matching),
+        ):
+            for layout in layouts:
+                those.append((report.number, traits_of(report.case, layout, square=square)))
+    return set_apart(failing, matching) if all(report.case for report in group) else ()
 
 
 def traits_of(case: Case, layout: str, *, square: bool) -> tuple[Trait, ...]:
@@ -191,51 +157,35 @@ def traits_of(case: Case, layout: str, *, square: bool) -> tuple[Trait, ...]:
     return tuple(dict.fromkeys(said))
 
 
-def _compared(axis: str, name: str, size: int, other: str, than: int) -> Iterator[Trait]:
-    """How one size stands to another."""
-    if size != than:
-        yield axis, f"{name} {'<' if size < than else '>'} {other}"
-    yield axis, f"{name} {'=' if size == than else '!='} {other}"
-
-
 def _of_sizes(case: Case, square: bool) -> Iterator[Trait]:
     rows, keys, dim = case.seqlen_q, case.seqlen_k, case.head_dim
-    yield from _compared("shape", "Lq", rows, "Lk", keys)
-    for name, length in (("L", rows),) if square else (("Lq", rows), ("Lk", keys)):
-        axis = f"{name} length"
-        yield axis, f"{name} = {length}"
-        for tile in _TILES:
-            yield axis, f"{name} {'no' if length % tile else 'a'} multiple of {tile}"
-        for tile in _TILES:
-            yield axis, f"{name} {'<' if length < tile else '>='} {tile}"
-    grouped = case.heads != case.kv_heads
-    if grouped and case.kv_heads == 1:
-        yield "groups", "one key head for all heads"
-    yield "groups", "fewer key heads than heads" if grouped else "as many key heads as heads"
+    for axis, name, size, other, than in (
+        ("shape", "Lq", rows, "Lk", keys),
+        ("groups", "Hkv", case.kv_heads, "H", case.heads),
+        ("value dim", "Dv", case.head_dim_v, "D", dim),
+    ):
+        if size != than:
+            yield axis, f"{name} {'<' if size < than else '>'} {other}"
+        yield axis, f"{name} {'=' if size == than else '!='} {other}"
     yield "heads", f"H = {case.heads}"
     yield "heads", "one head" if case.heads == 1 else "several heads"
-    yield "head dim", f"D = {dim}"
-    yield "head dim", f"D {'no' if dim & (dim - 1) else 'a'} power of two"
-    for tile in _TILES:
-        yield "head dim", f"D {'<' if dim < tile else '>='} {tile}"
-    yield from _compared("value dim", "Dv", case.head_dim_v, "D", dim)
+    lengths = {"L": rows} if square else {"Lq": rows, "Lk": keys}
+    for name, size in {**lengths, "D": dim}.items():
+        axis = "head dim" if name == "D" else f"{name} length"
+        yield axis, f"{name} = {size}"
+        for tile in _TILES:
+            yield axis, f"{name} {'no' if size % tile else 'a'} multiple of {tile}"
+        for tile in _TILES:
+            yield axis, f"{name} {'<' if size < tile else '>='} {tile}"
 
 
 def _of_options(case: Case) -> Iterator[Trait]:
-    for name in _VALUED:
-        value = getattr(case, name)
-        if value is not None and (name != "bias_axes" or case.bias):
-            axis, sign = name.replace("_", "-"), "" if isinstance(value, str) else "= "
-            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            yield axis, f"{axis} {sign}{words}"
-    for name, title in _SWITCHED.items():
-        bare = title.removeprefix("a ")
-        axis = bare.removesuffix(" mask") if name == "causal" else bare
-        yield axis, title if getattr(case, name) else f"no {bare}"
-    if case.dtype != "float32":
-        yield "dtype", "a dtype of 16 bits"
-    if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):
-        yield "scale", "a scale of its own"
+    for name in _OPTIONS:
+        value, flag = getattr(case, name), f"--{name.removesuffix('_q').replace('_', '-')}"
+        words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if value and not isinstance(value, bool):
+            yield flag, f"{flag} {words}"
+        yield flag, flag if value else f"no {flag}"
 
 
 def _of_layout(layout: str) -> Iterator[Trait]:
@@ -248,8 +198,6 @@ def _of_layout(layout: str) -> Iterator[Trait]:
     for tensor, title in (("do", "dO"), ("q", "q"), ("k", "k"), ("v", "v")):
         name = placed.get(tensor, placed.get("all", "contiguous"))
         yield f"{title} layout", f"{title} {name}"
-        if name.startswith("distinct"):
-            yield f"{title} layout", f"{title} in strides of its own"
         yield f"{title} layout", f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
 
 

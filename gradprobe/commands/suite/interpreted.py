@@ -59,10 +59,9 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
     if not small.causes or not there or there[0] not in here:
         return report
     first, *others = map(_as_interpreted, small.diagnoses)
-    asked = planned.request.options
-    options = for_the_interpreter(planned.request).options.items()
-    smaller = {name: word for name, word in options if asked.get(name) != word}
-    del smaller["device"]
+    asked, options = planned.request.options, for_the_interpreter(planned.request).options
+    smaller = {name: word for name, word in options.items() if asked.get(name) != word}
+    smaller.pop("device", None)
     size = " ".join(["the same case", *(["with", *flags(smaller)] if smaller else [])])
     seen = f"seen in Triton's interpreter, where {size} goes wrong in the same way"
     first = structs.replace(first, evidence=(*first.evidence, seen))
@@ -78,12 +77,11 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
 
 def _wrong(report: Report) -> list[str]:
     """What was returned and is wrong in some run, in the order of the dataflow."""
-    found: dict[str, None] = {}
-    for run in report.runs:
-        for value in run.intermediates:
-            if value.source == "exported" and value.status in (MISMATCH, INHERITED):
-                found[value.name] = None
-    return list(found)
+    returned = [
+        value for run in report.runs for value in run.intermediates if value.source == "exported"
+    ]
+    wrong = [value.name for value in returned if value.status in (MISMATCH, INHERITED)]
+    return list(dict.fromkeys(wrong))
 
 
 def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:

@@ -1,13 +1,14 @@
-"""Journal: a file with what a sweep was asked for and each result as it came; a line that is torn is ignored."""
+"""What a sweep is asked for, as a plan; and its journal: that and each result, in a file whose torn end is ignored."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
+import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
@@ -21,9 +22,11 @@ from ...model.failures import UsageFailure
 from ...model.report import Report
 from ...model.writing import open_in_place
 from .outcome import CheckOutcome
-from .plan import PlannedCheck
+from .plan import Plan, PlannedCheck, titled
 
 SCHEMA = "gradprobe.sweep/1"
+# Cases of a sweep: days of checks.
+_LARGEST = 10_000
 DEFAULT = FOLDER / "sweep.jsonl"
 _ANEW = "sweep again, from the beginning"
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure)
@@ -39,6 +42,31 @@ class SweepRequest:
     """The values that an option was given, where they are several."""
 
 
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """The options of each case; the last option varies fastest. UsageFailure where nobody waits for so many."""
+    count = math.prod(map(len, values.values()))
+    if count > _LARGEST:
+        words = f"sweep: {count:,} cases are more than {_LARGEST:,}"
+        raise UsageFailure(words, "give fewer values")
+    rows = itertools.product(*values.values())
+    return [dict(zip(values, row, strict=True)) for row in rows]
+
+
+def sweep_plan(asked: SweepRequest) -> Plan:
+    """The cases of a sweep, of each target the cheapest first. Raises UsageFailure where there are too many."""
+    plan = Plan()
+    for request in asked.requests:
+        cases = list[PlannedCheck]()
+        for number, options in enumerate(combinations(asked.varied), len(plan.checks)):
+            title = " ".join(titled(options))
+            if len(asked.requests) > 1 or not title:
+                title = f"{request.target} {title}".rstrip()
+            whole = replace(request, options={**request.options, **options})
+            cases.append(PlannedCheck(title, whole, number=number))
+        plan.checks += sorted(cases, key=attrgetter("cost"))
+    return plan
+
+
 class Journal:
     """An open journal: `add` appends a report."""
 
@@ -51,17 +79,23 @@ class Journal:
 
     @classmethod
     def begun(cls, asked: SweepRequest, file: str | None) -> Journal:
-        """A new one in the place of what is there; without a name, this folder's own.
+        """A new one in the place of what is there; without a name this folder's own, or none where that cannot be.
 
         Raises:
             UsageFailure: it cannot be written, or another sweep writes it.
         """
-        stream, name = (_named(file, "ab"), file) if file is not None else _unnamed()
+        try:
+            if file is None:
+                make_folder()
+            stream, name = _opened(file or DEFAULT, "ab"), str(file or DEFAULT)
+        except (OSError, UsageFailure):
+            if file is not None:
+                raise
+            stream, name = open(os.devnull, "ab"), ""  # noqa: SIM115 - closed by `__exit__`
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
         journal = cls(asked, name, stream)
-        head = {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)}
-        journal._write(head)
+        journal._write({"schema": SCHEMA, "version": __version__, "asked": asked})
         return journal
 
     @classmethod
@@ -72,7 +106,7 @@ class Journal:
             UsageFailure: it is none, or another sweep writes it, or what made one of its results has changed.
         """
         with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(_named(file, "r+b"))
+            stream = stack.enter_context(_opened(file, "r+b"))
             version, asked, reports, torn = _read(stream, file)
             stream.seek(-torn, os.SEEK_END)
             stream.truncate()
@@ -92,7 +126,7 @@ class Journal:
         self._write(document_of(report))
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        self._stream.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+        self._stream.write(msgspec.json.encode(document) + b"\n")
         self._stream.flush()
 
     def outcome_of(self, planned: PlannedCheck, at: int) -> CheckOutcome | None:
@@ -115,12 +149,10 @@ class Journal:
 def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report], int]:
     """The version that wrote it, what was asked for, the reports, and how many bytes at the end are no whole line."""
     first, *lines = stream.read().split(b"\n")
-    number, reports = 1, []
+    number, reports = 1, list[Report]()
     try:
-        if not lines:
-            raise UsageFailure("it has no whole line")
         head = parsed(first)
-        if head.get("schema") != SCHEMA:
+        if not lines or head.get("schema") != SCHEMA:
             raise UsageFailure(f"expected the schema {SCHEMA}, got {head.get('schema')!r}")
         asked = msgspec.convert(head["asked"], SweepRequest)
         if not all(map(is_sound, asked.requests)):
@@ -135,32 +167,17 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
         raise UsageFailure(words, "gradprobe sweep --journal FILE writes one") from error
 
 
-def _unnamed() -> tuple[IO[bytes], str]:
-    """This folder's own; none where that cannot be written, or another sweep writes it."""
+def _opened(file: str | Path, mode: str) -> IO[bytes]:
+    """An open file that no other process has open so."""
     try:
-        make_folder()
-        return _locked(DEFAULT, "ab"), str(DEFAULT)
-    except OSError:
-        return open(os.devnull, "ab"), ""
-
-
-def _named(file: str, mode: str) -> IO[bytes]:
-    try:
-        return _locked(file, mode)
-    except BlockingIOError as error:
-        way_out = "wait for it, or name another file"
-        raise UsageFailure(f"{file}: another sweep writes it", way_out) from error
+        stream: IO[bytes] = open_in_place(file, mode)
     except OSError as error:
         flag = "--resume" if mode == "r+b" else "--journal"
         raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error
-
-
-def _locked(file: str | Path, mode: str) -> IO[bytes]:
-    """An open file that no other process has open so."""
-    stream: IO[bytes] = open_in_place(file, mode)
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
+    except OSError as error:
         stream.close()
-        raise
+        way_out = "wait for it, or name another file"
+        raise UsageFailure(f"{file}: another sweep writes it", way_out) from error
     return stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
@@ -16,7 +15,7 @@ from ...model.failures import Failure, UsageFailure
 from ...processes import Crash
 from ...processes import resource_limits as limits
 from ...processes.ended import CRASH
-from .checking import Checks, Setting, shares
+from .checking import Checks, Setting
 from .outcome import CheckMessages, CheckOutcome, of_crash
 from .plan import PlannedCheck
 
@@ -70,7 +69,15 @@ def check_each_on_ray(
 
     if not planned:
         return
-    with _connected(ray, setting, on):
+    where: dict[str, Any] = {"address": on.address}
+    if on.address == EMBEDDED:
+        where = {"num_cpus": setting.workers, "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        words = " ".join(str(error).split())
+        raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
+    try:
         is_on_cpu = planned[0].request.options.get("device") == "cpu"
         gpus = 0 if is_on_cpu else min(1, int(ray.cluster_resources().get("GPU", 0)))
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=on.retries)(made_in_task)
@@ -83,30 +90,14 @@ def check_each_on_ray(
             (over,), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(over)
             yield _result(ray, over, planned[number], on).with_report(number=number)
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, setting: Setting, on: RayCluster) -> Iterator[None]:
-    """While open, tasks run there."""
-    where: dict[str, Any] = {"address": on.address}
-    if on.address == EMBEDDED:
-        where = {"num_cpus": setting.workers, "include_dashboard": False}
-    try:
-        ray.init(**where, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        words = " ".join(str(error).split())
-        raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
-    try:
-        yield
     finally:
         ray.shutdown()
 
 
 def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> CheckOutcome:
     """What a task came to; raises Failure where it could not begin."""
-    checked: CheckOutcome
     try:
-        checked = ray.get(over)
+        checked: CheckOutcome = ray.get(over)
     except ray.exceptions.RayTaskError as error:
         words = f"Ray: {' '.join(str(error.cause or error).split())}"
         raise Failure(words, "every machine needs this gradprobe, and this folder") from error
@@ -137,4 +128,4 @@ def made_in_task(
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)
     # Ray may give a worker another GPU for each task.
-    return _checks(setting, shares(planned), os.environ.get(limits.VISIBLE)).make(planned)
+    return _checks(setting, planned.shared, os.environ.get(limits.VISIBLE)).make(planned)

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from ...inputs.history import CheckRequest
+from ...model import failures
 from ...model.documents import Reports
 from ...model.failures import (
     Failure,
@@ -70,11 +71,15 @@ class CheckOutcome:
         return self.with_report(severity=WARNING, warnings=warned)
 
 
+def failure_of(error: Error) -> Failure:
+    """What ended a check, to be raised."""
+    kind: type[Failure] = getattr(failures, error.kind, Failure)
+    return kind(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
+
+
 def code_of(codes: Sequence[int]) -> int:
     """The exit code of several: a mismatch anywhere is one; else an error is one, and 2 where only words are wrong."""
-    if 1 in codes:
-        return 1
-    return 3 if 3 in codes else max(codes, default=0)
+    return 1 if 1 in codes else 3 if 3 in codes else max(codes, default=0)
 
 
 def code_of_report(report: Report) -> int:
@@ -159,7 +164,7 @@ def of_crash(
     planned: PlannedCheck,
     crash: Crash,
     heard: CheckMessages,
-    memory: tuple[MemoryFinding, ...] = (),
+    memory: Sequence[MemoryFinding] = (),
 ) -> CheckOutcome:
     """A check whose process died or was stopped.
 
@@ -177,7 +182,7 @@ def of_crash(
         words=words,
         stderr_tail=crash.stderr_tail,
         stack=crash.stack,
-        memory=memory,
+        memory=tuple(memory),
         **(asdict(crash.last) if crash.last else {}),
     )
     return _ended(planned, error, heard, crash.seconds)
@@ -204,17 +209,14 @@ def _ended(
         # The target and the words of the case that a report would have been about.
         name = request.target or getattr(planned.functions[0], "__name__", "")
         family, reference = request.family or "", request.reference or ""
-        ended["target"] = CheckedTarget(name=name, family=family, reference=reference)
-        ended["options"], ended["reproduce"] = dict(request.options), planned.repro_command
-        return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended))
-    ended["runs"] = (*so_far.runs, run_ended(error, heard.layout))
-    ended["verdict"] = FAILED if so_far.failing is None else MISMATCH
-    report = structs.replace(so_far, seconds={**so_far.seconds, **total}, **ended)
-    return CheckOutcome(request, report)
-
-
-def run_ended(error: Error, layout: str) -> Run:
-    """The layout that ended a check, as one of its runs."""
+        target = CheckedTarget(name=name, family=family, reference=reference)
+        ended |= {"options": dict(request.options), "reproduce": planned.repro_command}
+        return CheckOutcome(
+            request, Report(verdict=FAILED, seconds=total, target=target, **ended)
+        )
     verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
     short = structs.replace(error, way_out="", stderr_tail="", stack="", memory=())
-    return Run(layout=layout, verdict=verdict, memory=error.memory, error=short)
+    last = Run(layout=heard.layout, verdict=verdict, memory=error.memory, error=short)
+    ended |= {"runs": (*so_far.runs, last), "seconds": {**so_far.seconds, **total}}
+    verdict = FAILED if so_far.failing is None else MISMATCH
+    return CheckOutcome(request, structs.replace(so_far, verdict=verdict, **ended))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -19,6 +18,9 @@ from ...model.documents import Coverage, RefusedCase
 from ...model.failures import Failure
 from ...model.report import Report
 from ...processes import run_each, run_here
+
+# Entries of P that take as long as what each check takes.
+_AS_LONG = 16_000
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,22 @@ class PlannedCheck:
     @cached_property
     def cost(self) -> float:
         """About how long it takes, where 1 is what each takes however small it is."""
-        options = self.request.options
-        packed = str(options.get("cu_seqlens", "")).rpartition(",")[2]
-        length = int(packed) if packed.isdecimal() else options.get("seqlen", Case.seqlen_q)
-        rows, keys = options.get("seqlen_q", length), options.get("seqlen_k", length)
-        batch = 1 if packed else options.get("batch", Case.batch)
-        tiles = math.ceil(rows / Case.block_m) * math.ceil(keys / Case.block_n)
-        return 1.0 + float(options.get("heads", Case.heads) * batch * tiles) / 16
+        given = self.request.options
+        packed = str(given.get("cu_seqlens", "")).rpartition(",")[2]
+        length = int(packed) if packed.isdecimal() else given.get("seqlen", Case.seqlen_q)
+        entries = given.get("seqlen_q", length) * given.get("seqlen_k", length)
+        batch = 1 if packed else given.get("batch", Case.batch)
+        return 1.0 + float(given.get("heads", Case.heads) * batch * entries) / _AS_LONG
 
     def number_at(self, place: int) -> int:
         """Its number, where it has that place in its plan."""
         return place if self.number is None else self.number
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What checks that share a process have in common."""
+        request = self.request
+        return request.target, request.reference, request.options.get("device")
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -89,17 +96,13 @@ class PlannedCheck:
     @property
     def repro_command(self) -> str:
         """The command line that repeats it alone; "" where a function has no word."""
-        request = self.request
+        request, (name, at) = self.request, self.close_up or ("", None)
         if not request.target or request.reference == "":
             return ""
         words: dict[str, Any] = {"family": request.family, "reference": request.reference}
-        name, at = self.close_up or ("", None)
-        if at:
-            words["at"] = f"{at[0]},{at[1]}"
-        if self.against:
-            words["against"] = self.against.name
-        if self.fresh:
-            words["fresh"] = True
+        words |= {"at": f"{at[0]},{at[1]}"} if at else {}
+        words |= {"against": self.against.name} if self.against else {}
+        words |= {"fresh": True} if self.fresh else {}
         command = f"diff {name}" if name else "check"
         return command_line(command, request.target, request.options, words)
 
@@ -130,12 +133,10 @@ class Plan:
 
     def add(self, outcome: Any) -> list[PlannedCheck]:
         """The checks that the steps add by what one came to; where they end, what they asked for is still made."""
-        added = list[PlannedCheck]()
-        if self.steps is not None:
-            try:
-                added += self.steps.send(outcome)
-            except StopIteration:
-                self.steps = None
+        try:
+            added = [*self.steps.send(outcome)] if self.steps is not None else []
+        except StopIteration:
+            self.steps, added = None, []
         self.checks += added
         return added
 
@@ -157,10 +158,10 @@ def titled(options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         if isinstance(value, bool):
             words.append(name if value else f"no-{name}")
-        elif name in ("dtype", "pattern"):
-            words.append(str(value))
         else:
-            words.append(f"{_SHORT.get(name, name.replace('_', '-'))}={value}")
+            is_clear = name in ("dtype", "pattern")
+            head = "" if is_clear else f"{_SHORT.get(name, name.replace('_', '-'))}="
+            words.append(f"{head}{value}")
     return words
 
 
@@ -176,10 +177,10 @@ class TargetSignature:
     """The canonical names of its parameters."""
     required: frozenset[str]
     """Of those without a default."""
+    device: str = "cpu"
     file: str = ""
     """With `function`, its Python source; "" where there is none."""
     function: str = ""
-    device: str = "cpu"
 
 
 class Describer:
@@ -197,22 +198,18 @@ class Describer:
         stand_in_for(request.options.get("arch"))
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
-        parts = (
-            frozenset(target.takes),
-            target.required,
-            target.source.file,
-            target.source.name,
-        )
-        return TargetSignature(target.family, *parts, self._device)
+        takes = target.family, frozenset(target.takes), target.required
+        return TargetSignature(*takes, self._device, target.source.file, target.source.name)
 
 
 def described(
-    requests: Sequence[CheckRequest], timeout: float | None, *, isolate: bool = True
-) -> Iterator[TargetSignature | None]:
-    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
-    for request in requests:
-        asked, found = (DESCRIBER, str(request.options.get("device", "auto")), [request]), None
-        with contextlib.suppress(Failure):
-            (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
-            found = ended.result
-        yield found
+    request: CheckRequest, timeout: float | None, *, isolate: bool = True
+) -> TargetSignature | None:
+    """What the target of a check takes; None of one that cannot be imported, which its check will tell."""
+    asked = DESCRIBER, str(request.options.get("device", "auto")), [request]
+    try:
+        (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
+    except Failure:
+        return None
+    found: TargetSignature | None = ended.result
+    return found

@@ -100,13 +100,12 @@ class Runner:
         plan, journal, done = self.plan, self._journal, list[PlannedCheck]()
         todo, places = list[PlannedCheck](), list[int]()
         for at, planned in enumerate(plan.checks):
-            kept = journal.outcome_of(planned, at) if journal else None
-            if kept is None:
-                todo.append(planned)
-                places.append(at)
-            else:
+            if journal is not None and (kept := journal.outcome_of(planned, at)) is not None:
                 done.append(planned)
                 yield at, self._weighed(planned, kept)
+            else:
+                todo.append(planned)
+                places.append(at)
         for made in self._check_each(todo):
             at = places[made.report.number]
             planned = plan.checks[at]
@@ -139,11 +138,11 @@ class Runner:
         if options.get("strict"):
             return outcome
         if options.get("layout") == [f"all={HUGE}"]:
-            small = {**options, "layout": [f"all={SCALED}"]}
-            if self._again(outcome, small).verdict == MATCH:
-                head = "right in the same strides when they are small, so an index is held in 32 bits"
-                return outcome.as_warning(HUGE, f"{head}: {why}", (HUGE,))
-            return outcome
+            again = self._again(outcome, {**options, "layout": [f"all={SCALED}"]})
+            words = f"right in the same strides when they are small, so an index is held in 32 bits: {why}"
+            return (
+                outcome.as_warning(HUGE, words, (HUGE,)) if again.verdict == MATCH else outcome
+            )
         is_accident = outcome.error_kind == TargetFailure.__name__
         if planned.beyond and is_accident and outcome.verdict == FAILED:
             words = f"given {planned.beyond}, which none of its parameters says: {why}"
@@ -181,13 +180,11 @@ class Runner:
         is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
         if failing.verdict != MISMATCH or not is_black_box:
             return failing
-        options = dict(failing.request.options)
-        options.pop("recover", None)
-        again = self._again(failing, options)
-        if again.verdict != MISMATCH:
-            return failing
+        given = failing.request.options.items()
+        again = self._again(failing, {name: word for name, word in given if name != "recover"})
         hints = tuple(dict.fromkeys((*again.report.hints, *failing.report.hints)))
-        return again.with_report(number=failing.report.number, hints=hints)
+        again = again.with_report(number=failing.report.number, hints=hints)
+        return again if again.verdict == MISMATCH else failing
 
 
 def report_beside(

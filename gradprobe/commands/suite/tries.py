@@ -17,15 +17,17 @@ from ...inputs.history import CheckRequest
 from ...model.allowance import Client
 from ...model.case import Case
 from ...model.failures import Refusal
-from ...model.report import Report
 from .checking import Checker
-from .outcome import CheckMessages, CheckOutcome, of_error
+from .outcome import CheckOutcome
 from .plan import PlannedCheck
 
 if TYPE_CHECKING:
+    from ...model.report import Report
     from ...pipeline.resolve import Problem
     from ...probing.experiment import Experiment
     from ...probing.runs import RunRecord
+
+    _Begun = tuple[CheckRequest, Experiment, list[RunRecord], tuple[str, ...]]
 
 TRIES = f"{__name__}:TryChecker"
 """The checker of a Setting."""
@@ -46,39 +48,45 @@ class TryOutcome(CheckOutcome):
 
 
 class TryChecker(Checker):
-    """`TryChecker(setting)(planned)`; where the case is poisoned, tensors lie in guard bands of NaN."""
+    """Makes tries, and whole checks; where the case is poisoned, tensors lie in guard bands of NaN."""
 
     _problem: Problem | None = None
     _drawn: Experiment | None = None
     """The last case without its layouts, since many differ in these alone: its values are drawn once."""
 
-    def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        if not isinstance(planned, PlannedTry) or (planned.case, planned.fixed) == (None, None):
-            return super().__call__(planned)
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                if planned.case is not None:
-                    return self._tried(planned, planned.case)
-                return self._fitted(planned, planned.fixed or frozenset())
-        except Exception as error:
-            return of_error(planned, error, CheckMessages(), 0.0, "")
+    def _sources(self, planned: PlannedCheck, report: Report) -> dict[str, str]:
+        return {}  # to find them takes as long as some tries
 
-    def _fitted(self, planned: PlannedTry, fixed: frozenset[str]) -> CheckOutcome:
-        from ...pipeline.probe import fitted, measured_so_far
+    def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
+        if not isinstance(planned, PlannedTry) or (planned.case, planned.fixed) == (None, None):
+            return super()._check(planned, client)
+        with contextlib.redirect_stdout(sys.stderr):
+            begun = (
+                self._fitted(planned)
+                if planned.case is None
+                else self._tried(planned, planned.case)
+            )
+        from ...pipeline.probe import measured_so_far
         from ...pipeline.reported import report_of
+
+        request, experiment, records, notes = begun
+        report = report_of(replace(measured_so_far(experiment, records), notes=notes))
+        taken = records[0].executions[0].outcome.taken
+        return TryOutcome(request, structs.replace(report, title=planned.title), taken)
+
+    def _fitted(self, planned: PlannedTry) -> _Begun:
+        from ...pipeline.probe import fitted
         from ...pipeline.resolve import resolve_problem
         from ...probing.runs import notes_of
 
+        fixed = planned.fixed or frozenset()
         problem = replace(resolve_problem(planned.request), fixed=fixed)
-        found = fitted(problem, planned.repro_command, Client())
-        self._problem, sentences, (experiment, records, _) = found
+        self._problem, sentences, begun = fitted(problem, planned.repro_command, Client())
+        experiment, records, _ = begun
         notes = (*sentences, *notes_of(experiment, records))
-        report = report_of(replace(measured_so_far(experiment, records), notes=notes))
-        return _outcome(planned, self._problem.request, report, records[0])
+        return self._problem.request, experiment, records, notes
 
-    def _tried(self, planned: PlannedTry, case: Case) -> CheckOutcome:
-        from ...pipeline.probe import measured_so_far
-        from ...pipeline.reported import report_of
+    def _tried(self, planned: PlannedTry, case: Case) -> _Begun:
         from ...pipeline.resolve import resolve_problem
         from ...probing.experiment import Stopwatch, experiment_of
         from ...probing.runs import records_of
@@ -95,12 +103,4 @@ class TryChecker(Checker):
         records = list(records_of(experiment))
         if not any(record.run.measured or record.run.memory for record in records):
             raise Refusal("; ".join(record.run.skipped or "" for record in records))
-        report = report_of(measured_so_far(experiment, records))
-        return _outcome(planned, planned.request, report, records[0])
-
-
-def _outcome(
-    planned: PlannedTry, request: CheckRequest, report: Report, record: RunRecord
-) -> TryOutcome:
-    taken = record.executions[0].outcome.taken
-    return TryOutcome(request, structs.replace(report, title=planned.title), taken)
+        return planned.request, experiment, records, ()

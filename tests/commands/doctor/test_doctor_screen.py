@@ -6,38 +6,62 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.doctor.examination import Examination, as_json, render_examination
-from gradprobe.commands.doctor.ladder import (
-    COMPILED,
-    CUDA,
+from gradprobe.commands.doctor import examination
+from gradprobe.commands.doctor.examination import (
     FAILS,
     GREEN,
-    INTERPRETED,
     NOT_RUN,
     RED,
     REFUSED,
-    Rung,
+    Examination,
     RungResult,
-    TargetTraits,
+    as_json,
+    render_examination,
+)
+from gradprobe.commands.doctor.ladder import (
+    COMPILED,
+    CUDA,
+    INTERPRETED,
+    Rung,
     machine_rungs,
 )
-from gradprobe.commands.doctor.machine_survey import LoadedFile, MachineSurvey, facts_here
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.layout_run import FAILED, MATCH, MISMATCH, Error
+from gradprobe.model.report import CheckedTarget, Report
 
 HOME = str(Path.home())
-FILE = LoadedFile(f"{HOME}/mine.py", "ab" * 32, 1.0)
-SURVEY = MachineSurvey("cpu", "", (FILE,), TargetTraits("softmax", ("q",), 32))
-MADE = Examination("mine.py:f", "gradprobe doctor mine.py:f", SURVEY, (), (), (), 1.0)
+MADE = Examination("mine.py:f", "gradprobe doctor mine.py:f", (), (), (), 1.0)
+REQUEST = CheckRequest("mine.py:f", None, None, {})
+VERDICTS = {
+    GREEN: (MATCH, None),
+    RED: (MISMATCH, Error(kind="", message="8 of 8 sums are wrong")),
+    REFUSED: (FAILED, Error(kind="Refusal", message="no")),
+    FAILS: (FAILED, Error(kind="Crash", message="killed")),
+}
 
 
 @pytest.fixture(autouse=True)
-def _a_cache_at_home(monkeypatch):
-    facts = facts_here() | {"cache": f"{HOME}/.triton/cache"}
-    monkeypatch.setattr("gradprobe.commands.doctor.examination.facts_here", lambda: facts)
+def _a_file_and_a_cache_at_home(monkeypatch):
+    facts = examination.facts_here() | {"cache": f"{HOME}/.triton/cache"}
+    monkeypatch.setattr(examination, "facts_here", lambda: facts)
+    file = {"file": f"{HOME}/mine.py", "sha256": "ab" * 32, "modified": 1.0}
+    monkeypatch.setattr(examination, "_loaded", lambda made: [file])
+
+
+def result(rung, state):
+    if state == NOT_RUN:
+        return RungResult(rung)
+    verdict, error = VERDICTS[state]
+    report = Report(verdict=verdict, error=error, target=CheckedTarget(name="f"))
+    return RungResult(rung, CheckOutcome(rung.request, report))
 
 
 def climbed(*states):
-    rungs = [Rung(f"rung {at}", "strides of q") for at in range(1, 1 + len(states))]
-    return tuple(map(RungResult, rungs, states))
+    rungs = [
+        Rung(f"rung {at}", REQUEST, blames="strides of q") for at in range(1, 1 + len(states))
+    ]
+    return tuple(map(result, rungs, states))
 
 
 def shown(made, width=80):
@@ -66,25 +90,17 @@ def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_ba
     assert not any(f"{HOME}/" in line for line in lines)
 
 
-def test_what_is_stale_is_the_verdict_though_every_rung_is_green():
-    stale = replace(FILE, stale=("mine.pyc is stale",))
-    made = replace(MADE, climbed=climbed(GREEN), survey=replace(SURVEY, files=(stale,)))
-    assert made.exit_code == 1
-    assert shown(made)[:2] == ["STALE  1 of 1 rung green (mine.py:f)", "  mine.pyc is stale"]
-    assert as_json(made)["verdict"] == "stale"
-
-
 @pytest.mark.parametrize(("state", "is_stale"), [(GREEN, True), (RED, False)])
 def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_stale):
-    fresh = RungResult(Rung("with every cache empty", ""), state)
+    fresh = result(Rung("with every cache empty", REQUEST), state)
     made = replace(MADE, climbed=climbed(RED), closer=(fresh,))
     assert (bool(made.stale), made.exit_code) == (is_stale, 1)
 
 
 def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words():
     rungs = [rung for how in (COMPILED, INTERPRETED, CUDA) for rung in machine_rungs(how, "cpu")]
-    results = [RungResult(rung, GREEN) for rung in rungs]
-    results[4] = RungResult(rungs[4], RED, "8 of 8 sums are wrong")
+    results = [result(rung, GREEN) for rung in rungs]
+    results[4] = result(rungs[4], RED)
     lines = shown(replace(MADE, target="", climbed=tuple(results)))
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith('RED  first at "dots in float16", compiled; 4 of 4 rungs below')

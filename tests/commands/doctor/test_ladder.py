@@ -4,44 +4,37 @@ import pytest
 import torch
 from triton.runtime import interpreter as shipped
 
-from gradprobe.commands.doctor.ladder import (
-    TargetTraits,
-    refuse_set,
-    run_primitive,
-    target_rungs,
-)
+from gradprobe.commands.doctor.climber import run_primitive
+from gradprobe.commands.doctor.ladder import INTERPRETED, machine_rungs, refuse_set, target_rungs
+from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import parse
 from gradprobe.model.failures import UsageFailure
 
-SOFTMAX = TargetTraits("softmax", ("q", "k", "v", "do"), 64)
-LAZY = TargetTraits("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
+SOFTMAX = TargetSignature("softmax", frozenset({"q", "k", "v", "mask", "scale"}), frozenset())
+LAZY = TargetSignature("lazy", frozenset({"q", "k", "v", "do", "bias", "tau"}), frozenset())
 
 
-def rungs(built, **options):
-    return target_rungs(CheckRequest("a.py:f", None, None, options), built)
+def rungs(takes, **options):
+    return target_rungs(CheckRequest("a.py:f", None, None, options), takes)
 
 
-def test_heads_then_tiles_of_the_kernel_then_one_tensor_at_a_time_with_do_first():
+def test_heads_then_lengths_then_one_tensor_at_a_time_with_do_first():
     found = rungs(SOFTMAX)
     assert [rung.title for rung in found] == [
-        "1 head, one tile", "2 heads, one tile", "2 heads, many tiles", "2 heads, a partial tile",
+        "1 head, 128 long", "2 heads, 128 long", "2 heads, 384 long", "2 heads, 161 long",
         "2 heads, dO moved", "2 heads, q moved", "2 heads, k moved", "2 heads, v moved",
         "2 heads, dO expanded", "2 heads, all moved, no unit stride", "2 batches, all moved",
         "the case of gradprobe check",
     ]  # fmt: skip
-    by_title = {rung.title: rung.request.options for rung in found}
-    assert by_title["1 head, one tile"]["seqlen"] == 64
-    assert by_title["2 heads, many tiles"]["seqlen"] == 192
-    assert by_title["2 heads, a partial tile"]["seqlen"] % 64 == 33
+    assert [rung.request.options["seqlen"] for rung in found[:4]] == [128, 128, 384, 161]
+    assert [rung.title for rung in rungs(None)] == ["the case of gradprobe check"]
 
 
 def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
     by_title = {rung.title: rung.request.options for rung in rungs(LAZY)}
     assert by_title["2 heads, dO moved"]["tau"] == "-0.5"
-    assert (
-        by_title["2 heads, dO moved"]["bias_window"] >= by_title["2 heads, many tiles"]["seqlen"]
-    )
+    assert by_title["2 heads, bias moved"]["bias_window"] >= 384
     assert "tau" not in by_title["the case of gradprobe check"]
     found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
     assert [rung.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
@@ -49,11 +42,10 @@ def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
 
 
 def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
-    found = rungs(
-        SOFTMAX, seqlen=128, heads=4, kv_heads=2, batch=1, dtype="float16", head_dim=64
-    )
+    given = {"seqlen": 128, "heads": 4, "kv_heads": 2, "batch": 1, "head_dim": 64}
+    found = rungs(SOFTMAX, dtype="float16", **given)
     assert [rung.title for rung in found][:3] == ["1 head", "4 heads", "4 heads, dO moved"]
-    assert not [rung.title for rung in found if "tile" in rung.title or "batches" in rung.title]
+    assert not [rung.title for rung in found if "long" in rung.title or "batches" in rung.title]
     assert {rung.request.options["seqlen"] for rung in found} == {128}
     assert [rung.request.options["kv_heads"] for rung in found[:2]] == [1, 2]
     for rung in found:
@@ -70,13 +62,13 @@ def test_an_option_that_the_rungs_set_is_refused_with_a_way_out():
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton interprets nothing in this process"
 )
-DOTS = ("dots:float32:ieee", "dots:float16:ieee", "dots:bfloat16:ieee")
+PRIMITIVES = [rung for rung in machine_rungs(INTERPRETED, "cpu") if rung.is_primitive]
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["add_one", "add_strided", *DOTS])
-def test_what_is_right_is_green(name):
-    assert run_primitive(name, False, "cpu") == ""
+@pytest.mark.parametrize("rung", PRIMITIVES, ids=lambda rung: rung.title)
+def test_what_is_right_is_green(rung):
+    assert run_primitive(rung.request) == ""
 
 
 @interpreted
@@ -88,7 +80,7 @@ def test_one_lost_atomic_add_of_a_hundred_is_red(monkeypatch):
         return right(self, *args) if len(calls) != 70 else args[2]
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", losing)
-    words = run_primitive("add_one", False, "cpu")
+    words = run_primitive(PRIMITIVES[0].request)
     assert "sums are wrong: " in words
     assert words.endswith("and not 5050")
 
@@ -103,9 +95,7 @@ def test_atomic_adds_that_reach_what_lies_between_are_red(monkeypatch):
         return right(self, op, ptr, *args)
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", twice)
-    assert (
-        run_primitive("add_strided", False, "cpu") == "it added to memory between its elements"
-    )
+    assert run_primitive(PRIMITIVES[1].request) == "it added to memory between its elements"
 
 
 @interpreted
@@ -118,4 +108,4 @@ def test_a_dot_that_is_off_by_a_little_in_one_row_is_red(monkeypatch):
         return made
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_dot", coarse)
-    assert "elements are wrong, worst " in run_primitive(DOTS[1], False, "cpu")
+    assert "elements are wrong, worst " in run_primitive(PRIMITIVES[3].request)

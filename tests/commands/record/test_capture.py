@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from gradprobe.commands.record.capture import PATIENCE, WatchedFunction, put_in_place
-from gradprobe.commands.record.watched_calls import CapturePlan
+from gradprobe.commands.record.watched_calls import CapturePlan, WatchedCalls
 from gradprobe.inputs.saved import load
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import AS_SAVED
@@ -31,7 +31,7 @@ def inputs(batch=2, heads=3, rows=5, dim=4):
 def watching(tmp_path):
     """Watches a function; its sets go to a folder of the test's own."""
     return lambda function, folder=tmp_path / "kept", keep=16: WatchedFunction(
-        function, "own:function", CapturePlan(folder, keep, "bhld")
+        function, "own:function", CapturePlan(folder, keep, "bhld"), WatchedCalls()
     )
 
 
@@ -97,25 +97,22 @@ def test_changes_in_place_after_the_call_do_not_reach_the_set(watching):
     assert bool((found.values["do"] == 3).all())
 
 
-def test_graphs_that_are_dropped_leave_no_copy_waiting_and_at_most_8_wait_for_a_backward(
-    watched,
-):
-    for _ in range(3 * PATIENCE):
-        watched.wrapped(*inputs())
-    (form,) = watched._forms.values()
-    assert len(form.waiting) == 0
+def test_graphs_that_wait_hold_8_copies_at_most_and_the_next_call_with_a_do_is_kept(watched):
     outputs = [watched.wrapped(*inputs()) for _ in range(3 * PATIENCE)]
-    assert len(form.waiting) == PATIENCE == 8
-    sum(output.sum() for output in outputs).backward()
-    assert (len(form.waiting), len(watched.seen.kept)) == (0, 1)
+    (form,) = watched._forms.values()
+    assert form.copies == PATIENCE == 8
+    sum(output.sum() for output in outputs[PATIENCE:]).backward()
+    assert watched.seen.kept == {}
+    watched.wrapped(*inputs()).sum().backward()
+    assert len(watched.seen.kept) == 1
 
 
 def test_the_third_set_beyond_a_limit_of_2_is_not_kept_and_said(watching):
     watch = watching(attention, keep=2)
     for rows in (4, 5, 6, 7, 6):
         watch.wrapped(*inputs(rows=rows)).sum().backward()
-    assert (len(watch.seen.kept), watch.seen.over) == (2, 2)
-    assert watch.seen.troubles() == ["2 sets more not kept: the limit is 2"]
+    assert len(watch.seen.kept) == 2
+    assert watch.seen.sentences() == ["a set beyond the limit of --keep 2 (2 times)"]
 
 
 def test_what_cannot_be_kept_or_written_is_counted_and_the_program_goes_on(watching, tmp_path):
@@ -123,16 +120,16 @@ def test_what_cannot_be_kept_or_written_is_counted_and_the_program_goes_on(watch
     assert watch.wrapped(1, 2, 3) == [1, 2, 3]
     with pytest.raises(TypeError):
         watch.wrapped(1)
-    first, second = watch.seen.failures
+    *_, first, last = watch.seen.left_out
     assert first.endswith(" was called without a tensor for q, k, v")
-    assert "TypeError" in second
+    assert "TypeError" in last
     (tmp_path / "file").write_text("")
     watch = watching(lambda q, k, v: (attention(q, k, v), "more"), tmp_path / "file" / "below")
     q, k, v = inputs()
     output, more = watch.wrapped(q, k, v)  # a tuple's first tensor is the output
     output.sum().backward()
     assert (more, q.grad is not None) == ("more", True)
-    assert "NotADirectoryError" in watch.seen.troubles()[0]
+    assert "NotADirectoryError" in watch.seen.sentences()[0]
 
 
 def test_masks_and_dropout_are_told_apart_by_their_dtype_and_noted(watching):
@@ -146,7 +143,7 @@ def test_masks_and_dropout_are_told_apart_by_their_dtype_and_noted(watching):
     assert ("mask" in first.values, "bias" in first.values) == (True, False)
     assert ("mask" in second.values, "bias" in second.values) == (False, True)
     assert "dropout" not in first.options
-    notes = [note.split(" is ")[0] for note in watch.seen.notes]
+    notes = [words.split(" is ")[0] for words in watch.seen.left_out]
     assert notes == ["the argument rope of own:function", "dropout"]
 
 
@@ -170,6 +167,6 @@ def test_torch_s_own_attention_is_kept_with_its_options(watching):
 
 def test_a_class_is_refused():
     module = types.ModuleType("own")
-    module.Linear = torch.nn.Linear
-    with pytest.raises(UsageFailure, match="Linear is not a function but type"):
-        put_in_place(module, "own:Linear", None)
+    module.Linear, module.__file__ = torch.nn.Linear, "own.py"
+    with pytest.raises(UsageFailure, match="own.py has no function Linear"):
+        put_in_place(module, "own:Linear", None, WatchedCalls())

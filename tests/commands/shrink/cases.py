@@ -1,6 +1,7 @@
 """Cases of many kinds by their words, and what a target that takes everything is given in them."""
 
 from gradprobe.commands.shrink.simpler_cases import Facts
+from gradprobe.commands.suite.plan import TargetSignature
 
 LAZY = (
     {},
@@ -17,7 +18,10 @@ SOFTMAX = (
     {"batch": 3, "seqlens": "72,0,20", "layout": ["q=blhd", "do=expanded"]},
 )  # fmt: skip
 TENSORS = ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv")
-FACTS = {family: Facts(family, "cpu", True, False, TENSORS) for family in ("softmax", "lazy")}
+FACTS = {
+    family: Facts(TargetSignature(family, frozenset({"bias"}), frozenset()), TENSORS)
+    for family in ("softmax", "lazy")
+}
 
 
 def worded(family, **words):

@@ -23,38 +23,17 @@ def test_every_step_is_another_case_whose_words_mean_it_and_leads_to_the_simples
         taken = steps[len(steps) // 2]
         assert taken.case not in seen
         seen.add(taken.case)
-    assert (taken.case.batch, taken.case.heads, taken.case.seqlen_q, taken.case.head_dim) == (
-        1,
-    ) * 4
-    assert (taken.case.runs, taken.case.dtype, taken.case.pattern) == (
-        ((),),
-        "float32",
-        "normal",
-    )
+    sizes = taken.case.batch, taken.case.heads, taken.case.seqlen_q, taken.case.head_dim
+    assert sizes == (1, 1, 1, 1)
+    values = taken.case.runs, taken.case.dtype, taken.case.pattern
+    assert values == (((),), "float32", "normal")
     left = taken.words.keys() - {"batch", "heads", "seqlen", "head_dim", "runs", "seed"}
     assert left <= {"bias", "tau"}
 
 
 def test_the_simplest_come_first_groups_stay_and_padding_stays_inside():
-    assert ladder(72, (32, 16)) == [
-        1,
-        2,
-        3,
-        4,
-        8,
-        15,
-        16,
-        17,
-        31,
-        32,
-        33,
-        36,
-        54,
-        63,
-        64,
-        65,
-        71,
-    ]
+    marks = "1 2 3 4 8 15 16 17 31 32 33 36 54 63 64 65 71"
+    assert ladder(72, (32, 16)) == list(map(int, marks.split()))
     grouped = worded("softmax", heads=4, kv_heads=2)
     fewer = [(step.case.heads, step.case.kv_heads) for step in steps_of(grouped, "heads")]
     assert fewer == [(1, 1), (2, 2), (2, 1), (3, 3), (4, 4)]
@@ -67,7 +46,7 @@ def test_the_simplest_come_first_groups_stay_and_padding_stays_inside():
     assert [step.case.seqlens for step in steps_of(padded, "batch")] == [(72,), (45,)]
     layouts = [step.words for step in steps_of(worded("softmax"), "layouts")]
     alone = [words.get("layout") or words["runs"] for words in layouts[:3]]
-    assert alone == [["contiguous"], ["do=expanded"], ["distinct"]]
+    assert alone == [["contiguous"], ["distinct"], ["do=expanded"]]
 
 
 def test_a_case_is_said_by_its_words_and_a_step_by_those_that_change():

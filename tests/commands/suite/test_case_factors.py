@@ -52,15 +52,6 @@ def rows_of(found):
     return Space(found.names, found.excluded).covering()
 
 
-def excluded(both, two_lengths):
-    """Whether two levels stand together in no case. Told here once more, in other words."""
-    unequal = {"M<N", "M>N", "N<M", "N>M", "M=1"}
-    if both & unequal and (both & {"padded"} or (both & {"packed"} and not two_lengths)):
-        return True
-    masks = {"no-mask", "mask", "dead-rows", "padded", "mask=padding", "packed"}
-    return "top-left" in both and bool(both & masks or "M=N" in both)
-
-
 def case_of_row(found, row):
     return resolved(found, found.options(row))
 
@@ -70,15 +61,6 @@ def resolved(found, options):
     packs = "cu_seqlens_q" in takes and "seqlens" not in takes
     words = parse(options) | {"device": "cpu"}
     return resolve(words, family, takes_bias="bias" in takes, packs=packs)
-
-
-@sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
-def test_every_pair_that_is_allowed_stands_in_a_case(name):
-    found = factors(name)
-    held = {frozenset(both) for row in rows_of(found) for both in itertools.combinations(row, 2)}
-    pairs = itertools.starmap(itertools.product, itertools.combinations(found.names, 2))
-    wanted = set(map(frozenset, itertools.chain(*pairs)))
-    assert held == {both for both in wanted if not excluded(both, name != "one packing")}
 
 
 @sampled(
@@ -125,11 +107,6 @@ def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multi
     assert min(lengths) < 16
 
 
-def test_of_lengths_that_differ_either_side_has_the_class_and_is_the_longer_one():
-    sizes = ["96,96", "96,131", "96,61", "131,96", "61,96", "1,96"]
-    assert [f"{rows},{keys}" for rows, keys in sizes_of(factors("least"), 2)] == sizes
-
-
 def test_what_a_signature_lacks_is_told_with_its_parameter():
     lacking = dict(factors("window").lacking)
     assert lacking["softcap"] == "takes no softcap"
@@ -167,14 +144,6 @@ def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
     for row in rows_of(found)[:10]:
         case = case_of_row(found, row)
         bind(taking(takes, "softmax", takes), case, draw(case))
-
-
-def test_every_score_near_minus_120_lies_below_what_exp_can_hold():
-    for name in ("least", "lazy"):
-        found = factors(name)
-        case = resolved(found, {**found.plain, "pattern": "negative"})
-        values = draw(case)
-        assert float((values["q"] @ values["k"].mT * case.scale).max()) + 4 < -88.7
 
 
 def test_an_option_that_a_case_sets_is_not_free():

@@ -56,7 +56,7 @@ def test_failures_of_other_causes_are_no_matches_and_contradict_nothing():
     reports = [report(at, STRIDE, dtype=word) for at, word in half.items()]
     reports += [report(at, verdict="match") for at in (4, 5, 6)]
     other = report(7, first="dQ", dtype="float16")
-    sentence = "all 3 failures have dtype float16, no match has"
+    sentence = "all 3 failures have --dtype float16, no match has"
     assert folded_by_cause([*reports, other])[0].common == (sentence,)
     (group,) = folded_by_cause([*reports, report(7, verdict="match", dtype="float16")])
     assert group.common != (sentence,)
@@ -67,8 +67,7 @@ def test_the_tries_are_shared_by_the_groups(monkeypatch):
     each = lambda factory, tries, items, **_: asked.append((tries, len(items))) or []  # noqa: E731
     monkeypatch.setattr(fold, "run_each", each)
     reports = [report(number, first=name) for number, name in enumerate(("dQ", "dK", "dV"))]
-    requests = dict.fromkeys(range(3), planned("soft.py:doubled_dq").request)
     groups = folded_by_cause([*reports, error(6, "killed")])
-    with_smallest(groups, requests, 40, 1)
+    requests = dict.fromkeys(range(3), planned("soft.py:doubled_dq").request)
+    assert with_smallest(groups, requests, 40, 1) == groups
     assert asked == [(14, 3)]
-    assert with_smallest(groups, requests, 0, 1) == groups

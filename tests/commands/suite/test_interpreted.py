@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from gradprobe.commands.suite import checking
 from gradprobe.commands.suite.checking import Setting, with_interpreter
@@ -13,7 +12,7 @@ from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.layout_run import Error, Intermediate, Run
+from gradprobe.model.layout_run import Intermediate, Run
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report
 from gradprobe.processes import TaskResult
 from tests.cases import softmax_case
@@ -50,41 +49,27 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
     assert (cause.fault, bool(cause.where)) == ("stride/do-head", True)
     words = "where the same case with --heads 2 goes wrong in the same way"
     assert cause.evidence[-1] == f"seen in Triton's interpreter, {words}"
-    assert cause.edit.words.startswith(
-        "in Triton's interpreter, with it all matches: contiguous"
-    )
-    assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff
+    head = "in Triton's interpreter, with it all matches: contiguous"
+    assert cause.edit.words.startswith(head)
     assert report.known == ()
 
 
-@pytest.mark.parametrize("changes", [{"backend": "cuda"}, {"device": "cpu"}])
+@pytest.mark.parametrize("changes", [{"backend": "cuda"}, {"device": "cpu"}, {"budget": 0}])
 def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes):
+    budget = changes.pop("budget", 20)
     report = report_of("delta", **changes)
-    assert interpreted(report) is report
-    assert interpreted(report := report_of("delta"), budget=0) is report
-
-
-@pytest.mark.parametrize(("kind", "is_run"), [("DeviceLost", True), ("Timeout", False)])
-def test_what_was_wrong_before_the_device_was_lost_is_explained_too(monkeypatch, kind, is_run):
-    seen = []
-    each = lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)]  # noqa: E731
-    monkeypatch.setattr(checking, "run_each", each)
-    interpreted(structs.replace(report_of("dQ"), error=Error(kind=kind, message="crashed")))
-    assert bool(seen) is is_run
+    assert interpreted(report, budget) is report
 
 
 def test_the_small_case_sees_no_gpu(monkeypatch):
     """A library may take one, and a process that holds one cannot fork."""
     seen = []
-
-    def run_each(factory, setup, items, **_):
-        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        return [TaskResult(items[0], 0)]
-
-    monkeypatch.setattr(checking, "run_each", run_each)
+    visible = lambda: os.environ["CUDA_VISIBLE_DEVICES"]  # noqa: E731
+    each = lambda _, __, items, **___: seen.append(visible()) or [TaskResult(items[0], 0)]  # noqa: E731
+    monkeypatch.setattr(checking, "run_each", each)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     interpreted(report_of("dQ"))
-    assert (seen, os.environ["CUDA_VISIBLE_DEVICES"]) == ([""], "1")
+    assert (seen, visible()) == ([""], "1")
 
 
 SEEN = Diagnosis("factor/dQ", "A", "dQ lacks the scale", 1.0)

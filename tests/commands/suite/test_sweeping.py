@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.suite.checking import Setting
-from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
+from gradprobe.commands.suite.journal import (
+    DEFAULT,
+    Journal,
+    SweepRequest,
+    combinations,
+    sweep_plan,
+)
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.runner import Runner
-from gradprobe.commands.suite.sweep import combinations, sweep_plan
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
