@@ -219,10 +219,8 @@ def _plain(name: str, value: Any) -> Any:
     if name in ("causal", "align", "family"):
         return bool(value) if name == "causal" else str(value)
     if name == "window":
-        if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise UnfitCall(f"a window of {value!r} cannot be kept: it must be (left, right)")
-        window = tuple(map(int, value))
-        return window if window != (-1, -1) else None
+        left, right = map(int, value)
+        return (left, right) if (left, right) != (-1, -1) else None
     number = float(value)
     return number if name == "scale" or (number and math.isfinite(number)) else None
 

@@ -62,12 +62,15 @@ class ShrinkResult:
         return TargetFailure.exit_code if self.symptom == CRASHED else 1
 
 
+Told = Callable[[WordedCase, str, int], object]
+
+
 def shrink(
     request: CheckRequest,
     *,
     most: int,
     setting: Setting = Setting(isolate=False),  # noqa: B008 - it is frozen
-    told: Callable[[WordedCase, str, int], object] = lambda case, change, count: None,
+    told: Told = lambda case, change, count: None,
 ) -> ShrinkResult:
     """The smallest case that fails in the same way as the one asked for.
 
@@ -87,49 +90,47 @@ def shrink(
     start = time.perf_counter()
     takes = described(request, setting.timeout, isolate=setting.isolate)
     with contextlib.closing(Checks(replace(setting, checker=TRIES, fix_budget=0))) as checks:
-        outcome = checks.make(PlannedTry("", request))
-        looked, wanted = outcome.report, symptom_of(outcome.report)
-        if wanted is None and looked.error is not None:
-            raise failure_of(looked.error)
-        takes = takes or TargetSignature("softmax", frozenset(), frozenset())
-        first = Facts(takes).in_full(outcome.request.options)
-        if wanted is None:
-            seconds = time.perf_counter() - start
-            return ShrinkResult(request, looked, first, seconds=seconds)
+        found = _searched(request, takes or _UNKNOWN, most, told, checks)
+    if found.symptom not in (None, CRASHED):
+        (whole,) = check_each([PlannedCheck("", found.request)], setting)
+        found = replace(found, last=whole.report)
+    return replace(found, seconds=time.perf_counter() - start)
 
-        def attempt(case: WordedCase, in_full: bool) -> Report:
-            asked = replace(request, options=case.words)
-            return checks.make(PlannedTry("", asked, case=None if in_full else case.case)).report
 
-        quick = attempt(first, False)
-        plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
-        names = [name for name in TENSORS if name in {"do", *takes.names}]
-        search = ShrinkSearch(
-            lambda case, in_full: tried_of(attempt(case, in_full)),
-            Facts(takes, [each.name for each in laid] or names),
-            replace(plain, fault=wanted.fault) if plain else wanted,
-            plain is None,
-            most,
-            lambda case, step: told(step, case.beside(step)[1], search.count),
-        )
-        told(first, "", 0)
-        shrunk, last = search.run(first, _failing(quick)), None
-    small = replace(request, options=shrunk.words)
-    if search.wanted != CRASHED:
-        (whole,) = check_each([PlannedCheck("", small)], setting)
-        last = whole.report
-    return ShrinkResult(
-        small,
-        looked,
-        first,
-        shrunk,
-        search.wanted,
-        tuple(search.needs(shrunk)),
-        search.complete,
-        last,
-        search.count,
-        time.perf_counter() - start,
+_UNKNOWN = TargetSignature("softmax", frozenset(), frozenset())
+
+
+def _searched(
+    request: CheckRequest, takes: TargetSignature, most: int, told: Told, checks: Checks
+) -> ShrinkResult:
+    outcome = checks.make(PlannedTry("", request))
+    looked, wanted = outcome.report, symptom_of(outcome.report)
+    if wanted is None and looked.error is not None:
+        raise failure_of(looked.error)
+    first = Facts(takes).in_full(outcome.request.options)
+    if wanted is None:
+        return ShrinkResult(request, looked, first)
+
+    def attempt(case: WordedCase, in_full: bool) -> Report:
+        asked = replace(request, options=case.words)
+        return checks.make(PlannedTry("", asked, case=None if in_full else case.case)).report
+
+    quick = attempt(first, False)
+    plain, laid = symptom_of(quick), quick.runs[0].laid if quick.runs else ()
+    names = [name for name in TENSORS if name in {"do", *takes.names}]
+    search = ShrinkSearch(
+        lambda case, in_full: tried_of(attempt(case, in_full)),
+        Facts(takes, [each.name for each in laid] or names),
+        replace(plain, fault=wanted.fault) if plain else wanted,
+        plain is None,
+        most,
+        lambda case, step: told(step, case.beside(step)[1], search.count),
     )
+    told(first, "", 0)
+    shrunk = search.run(first, _failing(quick))
+    needs, small = tuple(search.needs(shrunk)), replace(request, options=shrunk.words)
+    of = small, looked, first, shrunk, search.wanted, needs, search.complete
+    return ShrinkResult(*of, tries=search.count)
 
 
 def _failing(report: Report) -> Assigned:

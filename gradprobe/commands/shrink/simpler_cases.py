@@ -143,8 +143,8 @@ def _packed(case: Case) -> list[list[int]]:
 
 def _repacked(case: Case, sides: Iterable[Sequence[int]]) -> Case:
     rows, keys = (tuple(accumulate(side, initial=0)) for side in sides)
-    ends = {"seqlen_q": rows[-1], "seqlen_k": keys[-1]}
-    return replace(case, cu_seqlens_q=rows, cu_seqlens_k=keys, **ends)
+    packed = replace(case, cu_seqlens_q=rows, cu_seqlens_k=keys)
+    return replace(packed, seqlen_q=rows[-1], seqlen_k=keys[-1])
 
 
 def _fewer_sequences(case: Case) -> Iterator[Case]:

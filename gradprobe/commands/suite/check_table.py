@@ -51,29 +51,31 @@ class CheckTable:
             self._title = max(4, min(self._title, look.columns // 2 - 10))
         self._lists_all = len(titles) <= (LISTED if look.details else FEW)
         self._room = math.inf if look.details else FEW
-        self._is_headed = self._lists_all or look.details
+        self._is_headed = False
 
     def head(self) -> list[Text]:
         """What stands above the lines, unless it comes with the first of them."""
-        return [self._head()] if self._is_headed else []
+        return self._head_once() if self._lists_all or self._look.details else []
 
-    def _head(self) -> Text:
+    def _head_once(self) -> list[Text]:
+        if self._is_headed:
+            return []
         self._is_headed = True
         words = f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}"
-        return self._cut(Text(f"{words}  first mismatch, or why not", "dim"), self._look.columns)
+        line = Text(f"{words}  first mismatch, or why not", "dim")
+        return [self._cut(line, self._look.columns)]
 
     def line_of(self, report: Report) -> list[Text]:
         """One check; nothing where it matches and matches are only counted, nor where the screen has no room for it."""
         if self._room == 0 or not (self._lists_all or report.verdict != MATCH):
             return []
-        head = [] if self._is_headed else [self._head()]
         self._room -= 1
         title = self._cut(Text(report.title), self._title).plain
         word = WARNING if report.is_warning else report.verdict
         seconds = f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}"
         line = Text.assemble("  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]))
         line.append(f"  {title:<{self._title}}  {seconds}  {words_of(report)}".rstrip())
-        return [*head, self._cut(line, self._look.columns)]
+        return [*self._head_once(), self._cut(line, self._look.columns)]
 
     def _cut(self, line: Text, most: int) -> Text:
         end = "…" if self._look.utf8 else "..."
@@ -135,7 +137,10 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
     found = [line for report in shown for line in _shown(report, look, tracebacks)]
     sections = [Section([*found, *([Text()] if found and look.details else [])])]
     sections += [Section(list(_group(group, columns)), 2) for group in groups]
-    sections += [Section(notes), Section(_warnings(several, look), 2)]
+    warned = filter(attrgetter("is_warning"), several.reports)
+    words = [(report.title, report.warnings[0].words) for report in warned]
+    warnings = _with_reasons(COUNTED, words, _STYLES[WARNING], look)
+    sections += [Section(notes), Section(warnings, 2)]
     sections.append(Section(_covered(several.coverage, columns), 1))
     table = len(several.reports)
     if table > FEW:
@@ -172,19 +177,6 @@ def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
     lines += lines_in(layouts_of(report, marks_of(look)), columns)
     again = Text(f"  again: {report.reproduce}")
     return [Text(), *head, Text(f"ERROR  {error.message}"), *lines, again]
-
-
-def _warnings(several: Reports, look: Terminal) -> list[Text]:
-    """What is told and does not count, a line for each reason; with what was raised, each once."""
-    warned = list(filter(attrgetter("is_warning"), several.reports))
-    words = [(report.title, report.warnings[0].words) for report in warned]
-    lines, told = _with_reasons(COUNTED, words, _STYLES[WARNING], look), set()
-    for report in warned:
-        details = report.error.details if report.error else ()
-        if details and details not in told:
-            told.add(details)
-            lines += [Text(f"  {report.title}:"), *(Text(f"    {line}") for line in details)]
-    return lines
 
 
 def _with_reasons(

@@ -178,7 +178,8 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
         before: the names of modules that were here before any target: of these what the target leads to counts.
     """
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
-    ran = {source.file: source.sha256 for source in (report.target, *report.target.kernels)}
+    ran = {report.target.file: report.target.sha256}
+    ran |= {kernel.file: kernel.sha256 for kernel in report.target.kernels}
     ran.pop("", None)
     words = [request.target, request.reference or ""]
     words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]

@@ -151,8 +151,10 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
     first, *lines = stream.read().split(b"\n")
     number, reports = 1, list[Report]()
     try:
+        if not lines:
+            raise UsageFailure("it has no whole line")
         head = parsed(first)
-        if not lines or head.get("schema") != SCHEMA:
+        if head.get("schema") != SCHEMA:
             raise UsageFailure(f"expected the schema {SCHEMA}, got {head.get('schema')!r}")
         asked = msgspec.convert(head["asked"], SweepRequest)
         if not all(map(is_sound, asked.requests)):

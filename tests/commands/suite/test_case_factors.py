@@ -87,20 +87,14 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
     assert len({found.title(row) for row in rows}) == len(rows)
 
 
-def sizes_of(found, at):
-    """Of the cases of one property's levels, the others at their first."""
-    rows = [
-        (*found.simplest[:at], level.name, *found.simplest[at + 1 :]) for level in found.each[at]
-    ]
-    cases = [case_of_row(found, row) for row in rows]
-    return [(case.seqlen_q, case.seqlen_k) for case in cases]
-
-
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
     on_gpu,
 ):
-    lengths = [rows for rows, _ in sizes_of(factors("all", on_gpu=on_gpu), 2)]
+    found, lengths = factors("all", on_gpu=on_gpu), []
+    for level in found.each[2]:
+        row = (*found.simplest[:2], level.name, *found.simplest[3:])
+        lengths.append(case_of_row(found, row).seqlen_q)
     for tile in (32, 64, 128):
         assert {length % tile for length in lengths} >= {0, 1, tile - 1}
         assert any(length % tile == 0 and length % (2 * tile) for length in lengths)
