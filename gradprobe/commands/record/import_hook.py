@@ -9,6 +9,7 @@ import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -32,10 +33,9 @@ class ImportHook(importlib.abc.MetaPathFinder):
     """A finder that finds nothing itself, but wraps the function when its module is complete, and counts its calls."""
 
     def __init__(self) -> None:
-        self.word = os.environ["GRADPROBE_WATCH"]
+        self.word, folder, keep, order = json.loads(os.environ["GRADPROBE_WATCH"])
         self.module = self.word.partition(":")[0]
-        keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
-        self.how = CapturePlan(Path(os.environ["GRADPROBE_FOLDER"]), keep, order)
+        self.how = CapturePlan(Path(folder), keep, order)
         self.busy = False
         has_torch = importlib.util.find_spec("torch") is not None
         self.seen = WatchedCalls(sys.executable, has_torch)

@@ -74,7 +74,9 @@ def run_watched(
     except OSError as error:
         raise UsageFailure(f"{how.folder}: cannot be written, {error.strerror}") from error
     path = filter(None, (str(STARTUP), os.environ.get("PYTHONPATH", "")))
-    environment = os.environ | how.as_environment(watch) | {"PYTHONPATH": os.pathsep.join(path)}
+    asked = json.dumps([watch, str(how.folder.resolve()), how.keep, how.order])
+    own = {"GRADPROBE_WATCH": asked, "GRADPROBE_ENTRY": f"{__package__}.import_hook:enter"}
+    environment = os.environ | own | {"PYTHONPATH": os.pathsep.join(path)}
     stdout = 2 if quiet else None
     process = subprocess.Popen([*command], env=environment, stdout=stdout)
     try:

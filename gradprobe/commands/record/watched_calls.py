@@ -20,15 +20,6 @@ class CapturePlan:
     order: str
     """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
 
-    def as_environment(self, word: str) -> dict[str, str]:
-        return {
-            "GRADPROBE_WATCH": word,
-            "GRADPROBE_FOLDER": str(self.folder.resolve()),
-            "GRADPROBE_KEEP": str(self.keep),
-            "GRADPROBE_ORDER": self.order,
-            "GRADPROBE_ENTRY": f"{__package__}.import_hook:enter",
-        }
-
 
 @dataclass
 class WatchedCalls:

@@ -13,7 +13,7 @@ from ...model.case import flag_of
 from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.layout_run import MATCH
-from .case_factors import HOW, Factors, Level, Row, factors_of, found_by_trying
+from .case_factors import HOW, Factors, Level, Row, factors_of
 from .checking import Setting
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, described
@@ -191,14 +191,9 @@ class Battery:
             more += map(space.simplest, pairs)
             beside.append(_WIDE)
         yield from self._make([factors.simplest, *rows.values(), *filter(None, more)], beside)
-        found = {}
         for level, row in rows.items():
-            outcome = self._came[row]
-            if outcome.verdict == MATCH and outcome.report.case is not None:
-                found[level] = found_by_trying(outcome.report.case)
-            elif row != factors.simplest:
+            if self._came[row].verdict != MATCH and row != factors.simplest:
                 self._out.add(level)
-        self._factors = replace(factors, found=found)
 
     def _pairs_held(self, *, is_right: bool) -> set[Pair]:
         """Those of which a row is right, or was taken at all."""

@@ -153,8 +153,6 @@ class Factors:
     """Options that every case has."""
     lacking: tuple[tuple[str, str], ...]
     """The levels that it does not take by its signature, each with the reason."""
-    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options that were found by trying, by level."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -184,7 +182,10 @@ class Factors:
 
     def around(self, case: Case) -> Factors:
         """The same for a target that was found to take a case: that has the simplest levels, and what was found."""
-        found, each = found_by_trying(case), []
+        plain, found, each = Case(case.family), dict[str, Any](), []
+        for name in HOW:
+            if (value := getattr(case, name)) != getattr(plain, name):
+                found[name] = ",".join(value) if isinstance(value, tuple) else value
         own = "" if case.head_dim == Case.head_dim else f"D={case.head_dim}"
         first = {case.dtype, own, "causal" if case.causal else ""}
         first.add("128k" if case.seqlen_q % 128 == 0 else "")
@@ -215,12 +216,11 @@ class Factors:
     def options(self, row: Row) -> dict[str, Any]:
         """The words of the command line for a case."""
         options: dict[str, Any] = {"head_dim": 16, **self.always}
-        layout, found = list[str](), dict[str, Any]()
+        layout = list[str]()
         for level in self._levels(row):
             layout += level.options.get("layout", ())
             options |= level.options
-            found |= self.found.get(level.name, {})
-        options |= self._sizes(row) | found
+        options |= self._sizes(row)
         options["layout"] = _fewest(layout)
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options.get("pattern", ""), options["softcap"])
@@ -274,16 +274,6 @@ def _fewest(layout: list[str]) -> list[str]:
     words = sorted(layout, key=lambda word: word.startswith("do="))
     moved = [word for word in words if not word.endswith("=contiguous")]
     return words if words and words[0].startswith("all=") else ["all=contiguous", *moved]
-
-
-def found_by_trying(case: Case) -> dict[str, Any]:
-    """The options that were found for a case whose words had none of them."""
-    plain, found = Case(case.family), {}
-    for name in HOW:
-        value = getattr(case, name)
-        if value != getattr(plain, name):
-            found[name] = ",".join(value) if isinstance(value, tuple) else value
-    return found
 
 
 def factors_of(

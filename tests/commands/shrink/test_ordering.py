@@ -57,9 +57,3 @@ def test_a_case_is_said_by_its_words_and_a_step_by_those_that_change():
     assert changes[0] == ("batch=2", "with batch=1")
     assert ("causal", "without it") in changes
     assert ("layout=do=distinct", "with layout=contiguous") in changes
-    case = worded("lazy", device="cpu")
-    assert case.words["device"] == "cpu"
-    assert case.line.endswith("head-dim=24 layout=contiguous and distinct and do=expanded")
-    changes = [case.beside(step) for step in steps_of(case, "options")]
-    assert changes[0] == ("bias", "without it")
-    assert ("tau", "with tau=0.0") in changes

@@ -48,12 +48,6 @@ def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
     ]
 
 
-def test_what_a_later_axis_allows_is_tried_again_along_an_earlier_one():
-    holds = fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window)
-    found, _, _ = shrunk(worded("lazy", heads=1, batch=1), holds)
-    assert (found.case.bias_window, found.case.seqlen_q) == (1, 1)
-
-
 def test_no_case_is_tried_twice_nothing_simpler_than_the_last_fails_and_no_more_than_allowed_are():
     holds = fails_where(lambda case: case.seqlen_q * case.head_dim >= 50 and case.heads != 2)
     found, search, orders = shrunk(worded("softmax", heads=5), holds)
@@ -83,18 +77,6 @@ def test_where_a_cause_is_named_a_case_must_have_it_named_too():
     )  # fmt: skip
     assert (found.case.seqlen_q, found.case.head_dim) == (33, 1)
     assert {in_full for _, in_full in orders} == {False, True}
-
-
-def test_only_the_tensors_that_it_takes_lie_otherwise_than_contiguous():
-    case = worded("softmax", layout=["distinct"])
-    needed = {"do", "k"}
-
-    def holds(case):
-        placed = {name for name, layout in case.runs[0] if layout == "distinct"}
-        return "all" in placed or needed <= placed
-
-    found, _, _ = shrunk(case, fails_where(holds))
-    assert found.case.runs == ((("do", "distinct"), ("k", "distinct")),)
 
 
 def test_the_same_intermediates_are_wrong_by_themselves_as_far_as_they_exist_and_the_same_causes_named():

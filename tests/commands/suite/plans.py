@@ -27,11 +27,10 @@ TAKES = TargetSignature(
 
 @dataclass
 class Ended:
-    """What came of all rounds."""
+    """What came of all rounds: the titles of each, and the options of each case by its title."""
 
     battery: Battery
-    rounds: list[list[str]] = field(default_factory=list)
-    """The titles of each."""
+    rounds: list[list[str]] = field(default_factory=lambda: [[]])
     options: dict = field(default_factory=dict)
 
     @property
@@ -44,15 +43,12 @@ def ended(verdict=lambda options: "match", case=None, takes=TAKES, *, is_quick=F
     request = CheckRequest("t", None, None, {})
     battery = Battery(factors_of(takes), request, is_quick=is_quick)
     found, todo = Ended(battery), [*battery.plan.checks]
-    found.rounds.append([])
     for check in todo:
-        title = check.title.removeprefix("battery: ")
+        title, options = check.title.removeprefix("battery: "), check.request.options
         found.rounds[-1].append(title)
-        found.options[title] = check.request.options
-        todo += (
-            added := battery.plan.add(came(check.title, verdict(check.request.options), case))
-        )
-        if added:
+        found.options[title] = options
+        if added := battery.plan.add(came(check.title, verdict(options), case)):
+            todo += added
             found.rounds.append([])
     return found
 

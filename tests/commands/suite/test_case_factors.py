@@ -131,15 +131,6 @@ def test_what_no_pair_shows_is_a_case_that_the_target_takes(name):
             bind(taking(takes, family, required), case, draw(case))
 
 
-@pytest.mark.parametrize("parameter", ["bias", "window", "alibi", "mask", "keep", "causal"])
-def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
-    takes = frozenset(LEAST | {parameter})
-    found = factors_of(TargetSignature("softmax", takes, takes))
-    for row in rows_of(found)[:10]:
-        case = case_of_row(found, row)
-        bind(taking(takes, "softmax", takes), case, draw(case))
-
-
 def test_an_option_that_a_case_sets_is_not_free():
     found = factors("all")
     sets = {*found.options(found.simplest)}

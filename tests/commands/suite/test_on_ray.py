@@ -63,10 +63,8 @@ def targets(folder, monkeypatch):
 @contextlib.contextmanager
 def two_nodes(**environment):
     own = {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
-    with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, **own, **environment},
-    ) as cluster:  # fmt: skip
+    words, pipes = [sys.executable, "-c", CLUSTER], dict.fromkeys(("stdin", "stdout"), -1)
+    with subprocess.Popen(words, **pipes, env={**os.environ, **own, **environment}) as cluster:
         try:
             lines = map(bytes.decode, cluster.stdout)
             yield next(line for line in lines if line[0].isdigit()).strip()
