@@ -56,7 +56,7 @@ class RungResult:
         return self.state in (RED, FAILS)
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """What was first wrong, or why it came to nothing; "" of what is green."""
         if self.outcome is None:
             return ""
@@ -70,7 +70,7 @@ class RungResult:
             "rung": self.rung.title,
             "how": self.rung.how or None,
             "state": self.state,
-            "words": self.words,
+            "words": self.reason,
             "blames": self.rung.blames,
             "reproduce": self.rung.command or None,
             "seconds": round(seconds, 3),
@@ -196,8 +196,8 @@ def render_examination(made: Examination, width: int) -> list[Text]:
     bad, (word, style) = made.first_bad, _VERDICTS[made.exit_code]
     lines = [*headed(word, style, f"{_verdict(made)} ({made.target or 'this machine'})", width)]
     if bad is not None:
-        is_greppable = bad.words.startswith("FIRST MISMATCH ")
-        lines += [Text(bad.words, "bold")] if is_greppable else folded(bad.words, width)
+        is_greppable = bad.reason.startswith("FIRST MISMATCH ")
+        lines += [Text(bad.reason, "bold")] if is_greppable else folded(bad.reason, width)
     for words in made.stale:
         lines += folded(words, width, "bold red")
     lines += [Text(), *_ladder(made, width)]
@@ -246,9 +246,9 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
         words = f" {'in' if is_bad else 'out'} {blames}"
         yield line.append(words, "bold red" if is_bad else "dim")
     for result in run:
-        if result.words and result is not made.first_bad:
+        if result.reason and result is not made.first_bad:
             where = ", ".join(filter(None, (result.rung.title, result.rung.how)))
-            yield from folded(f"{where}: {result.words}", width)
+            yield from folded(f"{where}: {result.reason}", width)
     if above := made.climbed[len(run) :]:
         count, last = plural(len(above), "rung"), quoted(above[-1].rung.title)
         yield Text(f"  above it {count} not run, to {last}", "dim")

@@ -104,7 +104,7 @@ def test_a_dot_that_is_off_by_a_little_in_one_row_is_red(monkeypatch):
 
     def coarse(self, *args):
         made = right(self, *args)
-        made.data[3] *= 1 + 2.0**-9
+        made.data[3] *= 1 + 2.0**-16
         return made
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_dot", coarse)
