@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..diagnosis.plain_python import where_it_returns
 from ..diagnosis.why import FailedCheck, reasons_of
 from ..frontends import plain_function
 from ..inputs.draw import draw, in_float64
@@ -27,7 +26,6 @@ from ..model.number import listed
 from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
 from ..numerics.evidence import LayoutRun, MeasuredRun
-from ..numerics.locate import departure
 from ..probing.experiment import Experiment
 from ..probing.measure import WAY_OUT
 from ..probing.runs import outcomes_of, records_of
@@ -46,13 +44,8 @@ ORDERS = {
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
 """What is judged, by the input that has its shape."""
 _OF_HEADS = {"q", "k", "v", "do", "o", "lse", "delta"}
-# Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
-# some references take whole blocks, or powers of two.
-_SIZES = (
-    {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5},
-    {"batch": 1, "heads": 2, "seqlen": 64, "head_dim": 16},
-    {"batch": 1, "heads": 2, "seqlen": 128, "head_dim": 64},
-)
+# Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of.
+_SIZES = {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5}
 _OTHER_SCALE = 0.3
 # What a function says of its tensors that have no batches, or neither batches nor heads.
 _FEWER = r"(?i)(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
@@ -79,7 +72,7 @@ class CallConvention:
     @property
     def setting(self) -> str:
         scaled = f" scale={self.scale:g}" if self.scale is not None else ""
-        return ("causal" if self.causal else "not causal") + scaled
+        return f"{'causal' if self.causal else 'not causal'}{scaled}"
 
 
 class ReferenceCall:
@@ -99,11 +92,9 @@ class ReferenceCall:
         self.target = replace(target, function=self, takes=takes, required=required)
         self.orders: list[str] = []
         """What the latest results may be, where nothing but their order tells."""
-        self.unfit: dict[str, Tensor] = {}
 
     def __call__(self, **given: Any) -> dict[str, Tensor]:
         values = {name: given[own] for name, own in self.target.takes.items() if own in given}
-        self.unfit, self.orders = {}, []
         with torch.device(values["q"].device):  # what it makes lies beside what it is given
             return self._each(values, 0)
 
@@ -114,22 +105,17 @@ class ReferenceCall:
             return self._each(given, axis + 1)
         parts = list[dict[str, Tensor]]()
         for at in range(given["q"].shape[axis]):
-            of_part = {
-                name: given[name].narrow(axis, at, 1) for name in _OF_HEADS & given.keys()
-            }
-            parts.append(self._each(given | of_part, axis + 1))
+            heads = {name: given[name].narrow(axis, at, 1) for name in _OF_HEADS & given.keys()}
+            parts.append(self._each(given | heads, axis + 1))
         return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
     def _once(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         found = dict[str, Tensor]()
         for name, value in self._named(self._function(**self._arguments(given))).items():
-            result = given_back(value, name, self._how.shapes).to(given["q"])
-            due = given[RESULTS[name]].shape if self.target.is_backward else result.shape
-            (found if result.shape == due else self.unfit)[name] = result
-        if self.unfit and not found:
-            name, result = next(iter(self.unfit.items()))
+            found[name] = result = given_back(value, name, self._how.shapes).to(given["q"])
             due = given[RESULTS[name]].shape
-            raise TypeError(f"it returned {name} of {list(result.shape)} for {list(due)}")
+            if self.target.is_backward and result.shape != due:
+                raise TypeError(f"it returned {name} of {list(result.shape)} for {list(due)}")
         return found
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,9 +129,9 @@ class ReferenceCall:
             arguments[self._own[name]] = value
         if how.mask and given.get("causal"):
             arguments[self._mask] = _causal_mask(how.mask, given["q"])
-        for own, value in arguments.items() if how.library == "numpy" else ():
-            if isinstance(value, Tensor):
-                arguments[own] = value.detach().cpu().numpy()
+        if how.library == "numpy":
+            for own, value in arguments.items():
+                arguments[own] = value.numpy(force=True) if isinstance(value, Tensor) else value
         return arguments
 
     def _named(self, result: Any) -> dict[str, Tensor]:
@@ -188,7 +174,6 @@ class Attempt:
     how: CallConvention
     experiment: Experiment
     run: LayoutRun
-    unfit: Mapping[str, Tensor]
 
     @property
     def case(self) -> Case:
@@ -203,23 +188,18 @@ class Attempt:
         assert self.run.measured is not None
         return self.run.measured
 
-    @cached_property
-    def right(self) -> dict[str, bool]:
-        found = self.measured.comparison.findings
-        right = {name: not found[name].mismatched for name in RESULTS if name in found}
-        return right | dict.fromkeys(self.unfit, False)
-
     @property
     def wrong(self) -> tuple[str, ...]:
-        return tuple(name for name in RESULTS if not self.right.get(name, True))
+        findings = self.measured.comparison.findings
+        return tuple(name for name in RESULTS if name in findings and findings[name].mismatched)
 
     @property
     def is_right(self) -> bool:
-        return self.measured.matches and not self.unfit
+        return self.measured.matches
 
     @property
-    def is_explained(self) -> bool:
-        return bool(self.unfit or self.causes)
+    def has_a_right_result(self) -> bool:
+        return len(self.wrong) < len(RESULTS.keys() & self.measured.comparison.findings.keys())
 
     @cached_property
     def causes(self) -> list[Diagnosis]:
@@ -258,15 +238,11 @@ def audit(
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
     runs = tuple(map(attrgetter("named_run"), attempts))
     wrong = next((each for each in attempts if not each.is_right), None)
-    if wrong is None:
-        return Audit(search.target, best, runs, tuple(taken))
-    found, at = list[Diagnosis](), where_it_returns(search.target)
-    for name, result in wrong.unfit.items():
-        words = f"what it returns as {name} has the shape {list(result.shape)}"
-        found.append(Diagnosis(f"swap/{name}", "H1", words, 1.0, where=(at,) if at else ()))
-    found += wrong.causes
-    known = () if found else (f"no known formula gives its {listed(wrong.wrong)}",)
-    return Audit(search.target, wrong, runs, tuple(taken), tuple(found), known)
+    found = tuple(wrong.causes) if wrong is not None else ()
+    known = ()
+    if wrong is not None and not found:
+        known = (f"no known formula gives its {listed(wrong.wrong)}",)
+    return Audit(search.target, wrong or best, runs, tuple(taken), found, known)
 
 
 def _taken(target: Target, how: CallConvention) -> Iterator[str]:
@@ -284,7 +260,6 @@ def _taken(target: Target, how: CallConvention) -> Iterator[str]:
 class ReferenceSearch:
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
         self.target, self._options, self._is_lazy = target, options, target.family == "lazy"
-        self._sizes = _SIZES[0]
         try:
             self._text = inspect.getsource(plain_function(target.function))
         except (OSError, TypeError):
@@ -292,31 +267,29 @@ class ReferenceSearch:
 
     def best(self) -> Attempt:
         """The first that is right, or explained with a right result; else one that is explained, or has one."""
-        raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
+        raised, attempts = list[Failure](), list[Attempt]()
         libraries = ["numpy", "torch"]
         if not re.search(r"\bnp\.|numpy", self._text):
             libraries.reverse()
-        for self._sizes, library in product(_SIZES, libraries):
-            attempts = list[Attempt]()
-            for how in self._ways(library):
-                # With fewer axes only where it does not run with more, or says so.
-                if attempts and len(how.shapes) < len(attempts[0].how.shapes) and not says_fewer:
-                    continue
-                try:
-                    attempts.append(self.attempt(how))
-                except Failure as failure:
-                    raised.append(failure)
-                    continue
-                latest = attempts[-1]
-                # A right result is one in no other way of calling, but where a fault undoes what this one asks for.
-                if latest.is_right or (any(latest.right.values()) and latest.is_explained):
-                    return latest
-            if attempts:
-                # What is wrong for a scale of 1 too has none by itself: its scale is left out.
-                usual = [each for each in attempts if each.how.scale is None] or attempts
-                explained = (each for each in usual if each.is_explained)
-                return next(explained, max(usual, key=lambda each: any(each.right.values())))
-        raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
+        for how in chain.from_iterable(map(self._ways, libraries)):
+            # With fewer axes only where it does not run with more, or says so.
+            is_fewer = attempts and len(how.shapes) < len(attempts[0].how.shapes)
+            if is_fewer and not re.search(_FEWER, self._text):
+                continue
+            try:
+                attempts.append(self.attempt(how))
+            except Failure as failure:
+                raised.append(failure)
+                continue
+            latest = attempts[-1]
+            # A right result is one in no other way of calling, but where a fault undoes what this one asks for.
+            if latest.is_right or (latest.has_a_right_result and latest.causes):
+                return latest
+        if not attempts:
+            raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
+        # What is wrong for a scale of 1 too has none by itself: its scale is left out.
+        usual = [each for each in attempts if each.how.scale is None] or attempts
+        return max(usual, key=lambda each: (bool(each.causes), each.has_a_right_result))
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
         takes, text = self.target.takes, self._text
@@ -349,21 +322,17 @@ class ReferenceSearch:
         record = next(records_of(experiment))
         if record.run.measured is None:
             raise Refusal(f"{self.target.name} refused: {record.run.skipped}")
-        found = Attempt(how, experiment.after(outcomes_of([record])), record.run, call.unfit)
-        if how.order or not call.orders or call.unfit:
+        found = Attempt(how, experiment.after(outcomes_of([record])), record.run)
+        if how.order or not call.orders:
             return found
         tried = [replace(found, how=replace(how, order=call.orders[0]))]
-        for order in call.orders[1:]:
-            if not tried[-1].wrong:
-                break
+        for order in call.orders[1:] if found.wrong else ():
             tried.append(self.attempt(replace(how, order=order), seed))
         return min(tried, key=lambda each: len(each.wrong))
 
     def _case(self, how: CallConvention, seed: int) -> Case:
         takes_bias = "bias" in self.target.required and not how.mask
-        sizes = self._sizes | {
-            name: 1 for name in ("batch", "heads") if name[0] not in how.shapes
-        }
+        sizes = _SIZES | {name: 1 for name in ("batch", "heads") if name[0] not in how.shapes}
         options: dict[str, Any] = {**sizes, "bias": takes_bias or None}
         options |= {**self._options, "seed": seed}
         if not self._is_lazy:
@@ -385,14 +354,9 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
         return find_target(subject, family)
     if found.attempt.is_right:
         return ReferenceCall(found.target, found.attempt.how).target
-    name, first = found.target.name, found.attempt.measured.first
-    if found.diagnoses:
-        cause = found.diagnoses[0]
+    name, words = found.target.name, "; ".join(found.known)
+    for cause in found.diagnoses[:1]:
         places = [f" ({Path(at.file).name}:{at.line}: {at.code})" for at in cause.where[:1]]
-        words = "".join([f": {cause.summary}", *places])
-    elif first is not None:
-        words = f" departs from {departure(found.attempt.case, first)}"
-    else:
-        words = f": {'; '.join(found.known)}"
+        words = "".join([cause.summary, *places])
     way_out = f"gradprobe audit {name} shows it; {WAY_OUT}"
-    raise ReferenceFailure(f"the verdict is about the reference: {name}{words}", way_out)
+    raise ReferenceFailure(f"the verdict is about the reference: {name}: {words}", way_out)

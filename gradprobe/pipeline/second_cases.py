@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
-from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
-from ..model.allowance import LAST_RESORT, Client
-from ..model.case import Case, flag_of
+from ..model.allowance import Client
+from ..model.case import flag_of
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
 from ..numerics.evidence import ProbeResult
-from ..numerics.range import out_of_range
-from ..probing.compilation import Compilation, compiles
-from ..processes.forks import ParallelWork, may_fork
+from ..probing.compilation import Compilation
 from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
 from .resolve import Problem
@@ -37,8 +32,7 @@ _CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sin
 _CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
 # For what kernels are not compiled anew: other numbers of the same types alone.
 _OF_NUMBERS = ("--batch", "--heads")
-# What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
-RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
+RIGHT, WRONG, UNTRIED = "right", "wrong", "untried"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +43,6 @@ class Ability:
     flag: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Words of a small case that uses it; empty where none is run."""
-    is_plain: bool = False
-    """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
-    shown_by: tuple[str, ...] = ()
-    """The results of which one that is right shows that it is taken, where no parameter does."""
 
     @property
     def sentence(self) -> str:
@@ -60,54 +50,36 @@ class Ability:
 
 
 def unused_abilities(problem: Problem) -> Iterator[Ability]:
-    """What a case does not use, the simplest first; an option that was given stays as it is."""
+    """What a case does not use, the simplest first; an option that was given stays as it is.
+
+    What a target's parameters do not say that it takes is never run: it would be no fault.
+    """
     case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
-    is_grouped, has_causal = case.heads != case.kv_heads, "causal" in takes
+    is_grouped, has_heads = case.heads != case.kv_heads, "h" in case.shapes
     if "b" in case.shapes and case.batch < _BATCHES:
-        yield Ability("a third batch", "--batch", small(batch=_BATCHES), True)
-    if "h" in case.shapes and case.heads < _HEADS:
-        yield Ability("a tenth head", "--heads", {} if is_grouped else small(heads=_HEADS), True)
-    if is_softmax and has_causal and is_square:
+        yield Ability("a third batch", "--batch", small(batch=_BATCHES))
+    if has_heads and case.heads < _HEADS:
+        yield Ability("a tenth head", "--heads", {} if is_grouped else small(heads=_HEADS))
+    if is_softmax and "causal" in takes and is_square:
         words, no = ("no causal mask", "no-") if case.causal else ("a causal mask", "")
         # Of the case's own length: its loops begin or end at other tiles than the first.
         options = small(causal=not case.causal, seqlen=case.seqlen_q)
-        yield Ability(words, f"--{no}causal", options, True)
+        yield Ability(words, f"--{no}causal", options)
     if "scale" in takes and case.pattern != "dyadic":
-        options = small(scale=round(1.5 * case.scale, 2) or 1.0)
-        yield Ability("another scale", "--scale", options, True)
+        yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0))
     if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
-        options = small(window="5,3") if is_square else {}
-        yield Ability("both sides of a window", "--window", options)
-    if is_softmax and "h" in case.shapes and not is_grouped:
-        # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
-        # these results right then gives each head its key head.
-        several = small(heads=4, kv_heads=2)
-        shown_by = ("O", "dQ", "dK", "dV") if several else ()
-        options = several or (small(kv_heads=1) if case.heads > 1 else {})
-        yield Ability("grouped heads", "--kv-heads", options, shown_by=shown_by)
-    is_short = small().get("seqlen") == _SHORT
+        yield Ability("both sides of a window", "--window")
+    if is_softmax and has_heads and not is_grouped:
+        yield Ability("grouped heads", "--kv-heads")
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
-        flat = {"causal": False} if case.causal else {}  # a mask would count from a corner
-        is_run = is_short and (has_causal or not flat)
+        is_taken = {"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys()
+        is_run = is_taken and not case.causal and small().get("seqlen") == _SHORT
         for words, rows in (("more keys than rows", _SHORT), ("more rows than keys", _LONGER)):
-            keys = _SHORT + _LONGER - rows
-            options = small(seqlen_q=rows, seqlen_k=keys, **flat) if is_run else {}
-            yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
-    if is_softmax and case.head_dim_v == case.head_dim:
-        options = small(head_dim_v=16 if case.head_dim > 16 else 32)
-        yield Ability("a head dim of v alone", "--head-dim-v", options)
-    # Of what no option says that it is left out, only what is run is told: logits that no softmax without its maximum
-    # bears, a single row, a head dim that fills all lanes.
-    if case.pattern == Case.pattern and (options := small(pattern="large")):
-        yield Ability("large logits", "--pattern large", options)
-        yield Ability("logits near -120", "--pattern negative", small(pattern="negative"))
-    if is_short and is_square and (options := small(seqlen=1)):
-        yield Ability("a single row and key", "--seqlen", options, True)
-    options = small(head_dim=32 if case.head_dim == 64 else 64)
-    if options and case.head_dim == case.head_dim_v:
-        yield Ability("another head dim", "--head-dim", options)
+            sizes = {"seqlen_q": rows, "seqlen_k": _SHORT + _LONGER - rows}
+            yield Ability(words, "--seqlen-q, --seqlen-k", small(**sizes) if is_run else {})
+    if is_square and small().get("seqlen") == _SHORT and (options := small(seqlen=1)):
+        yield Ability("a single row and key", "--seqlen", options)
     for name, option in _CONVENTIONS.items():
         if name in takes and name not in problem.target.required and not getattr(case, option):
             yield Ability("", flag_of(option).removesuffix("-q"))
@@ -135,16 +107,12 @@ def with_second_cases(
 ) -> tuple[ProbeResult, Problem]:
     """The report of a match with what it leaves unchecked; of a second case if one is wrong."""
     client.tick("small second cases", 0.0)
-    found = _tried_all(problem)
-    told = defaultdict[str, list[Ability]](list)
-    for ability, outcome in found.items():
-        told[outcome].append(ability)
-    left = dict.fromkeys(map(attrgetter("sentence"), told[UNTRIED]))
-    doubtful = tuple(map(attrgetter("sentence"), told[DOUBTFUL]))
-    report = replace(report, not_checked=tuple(left), undeclared=doubtful)
-    if not told[WRONG]:
+    outcomes = _tried_all(problem)
+    left = [ability.sentence for ability in outcomes if outcomes[ability] == UNTRIED]
+    report = replace(report, not_checked=tuple(dict.fromkeys(left)))
+    wrong = next((ability for ability in outcomes if outcomes[ability] == WRONG), None)
+    if wrong is None:
         return report, problem
-    wrong = told[WRONG][0]
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
     command = with_others(report.reproduce, options)
     try:
@@ -162,63 +130,32 @@ def with_second_cases(
 def _tried_all(problem: Problem) -> dict[Ability, str]:
     """What comes of a small case of each ability; wrong is also a kernel that does not compile.
 
-    On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a
-    kernel may end.
+    On a GPU only what compiles nothing anew is run.
     """
-    on_cpu, forks = problem.case.device == "cpu", may_fork()
     found = dict.fromkeys(unused_abilities(problem), UNTRIED)
-    run = [each for each in found if each.options and (on_cpu or each.flag in _OF_NUMBERS)]
-    here = [ability for ability in run if ability.is_plain or not forks]
-    apart = [] if problem.target.surroundings.sets_threads else [*filterfalse(here.count, run)]
+    asked = dict[Ability, Compilation]()
     with ExitStack() as stack:
-        work = partial(_apart, problem, apart)
-        fork = stack.enter_context(ParallelWork(work)) if apart else None
-        asked = dict[Ability, Compilation]()
-        for ability in here:
-            asked[ability] = compilation = stack.enter_context(Compilation())
-            trial = tried(problem, ability.options)
-            found[ability] = _judged(ability, trial)
-            if trial.record is not None:
-                compilation.begin(trial.record)
-        if fork is not None:
-            outcomes = fork.answer(LAST_RESORT) or _each_alone(problem, apart)
-            found |= zip(apart, outcomes, strict=True)
+        for ability in found:
+            if ability.options and (problem.case.device == "cpu" or ability.flag in _OF_NUMBERS):
+                trial = tried(problem, ability.options)
+                found[ability] = _judged(trial)
+                asked[ability] = stack.enter_context(Compilation())
+                if trial.record is not None:
+                    asked[ability].begin(trial.record)
         for ability, compilation in asked.items():
             if compilation.result()[0]:
                 found[ability] = WRONG
     return found
 
 
-def _each_alone(problem: Problem, abilities: Sequence[Ability]) -> Iterator[str]:
-    for ability in abilities:
-        with ParallelWork(partial(_apart, problem, [ability])) as fork:
-            yield from fork.answer(LAST_RESORT) or [UNTRIED]
-
-
-def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    """What comes of each. A fork asks at its end what compiles: it interprets none from then on."""
-    trials = [tried(problem, ability.options) for ability in abilities]
-    outcomes = list(map(_judged, abilities, trials))
-    for at, trial in enumerate(trials):
-        if outcomes[at] == RIGHT and trial.record is not None and not compiles(trial.record):
-            outcomes[at] = WRONG
-    return outcomes
-
-
-def _judged(ability: Ability, tried: Fit) -> str:
-    """What a coarser arithmetic may make is right: asked is whether an ability is taken at all."""
-    wrong = WRONG if ability.is_plain else DOUBTFUL
-    if tried.failure is not None:
-        if isinstance(tried.failure, (UsageFailure, NoRoom)):
+def _judged(trial: Fit) -> str:
+    """What a coarser arithmetic may make is right, and what is refused nothing to tell."""
+    if trial.failure is not None:
+        if isinstance(trial.failure, (UsageFailure, NoRoom)):
             return UNTRIED
-        return REFUSED if refuses(tried.failure) else wrong
-    run = tried.run
+        return RIGHT if refuses(trial.failure) else WRONG
+    run = trial.run
     assert run is not None and run.measured is not None  # noqa: PT018
-    findings = run.measured.comparison.findings.values()
-    is_near = max(map(attrgetter("max_ratio"), findings)) <= LAMBDA
-    if run.matches or (is_near and ERROR not in map(attrgetter("severity"), run.memory)):
-        return RIGHT
-    if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
-        return UNTRIED
-    right = {finding.name for finding in findings if not finding.mismatched}
-    return WRONG if right & set(ability.shown_by) else wrong
+    ratios = map(attrgetter("max_ratio"), run.measured.comparison.findings.values())
+    is_near = max(ratios) <= LAMBDA and ERROR not in map(attrgetter("severity"), run.memory)
+    return RIGHT if run.matches or is_near else WRONG

@@ -49,16 +49,6 @@ def over_the_wrong_axis(q, k, v, do):
     return p @ v, ds @ k * scale, ds.mT @ q * scale, p.mT @ do
 
 
-def o_and_lse_swapped(q, k, v, do):
-    scale = q.shape[-1] ** -0.5
-    s = scale * q @ k.mT
-    lse = s.logsumexp(-1)
-    p = (s - lse[..., None]).exp()
-    o = p @ v
-    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True))
-    return {"O": lse, "LSE": o, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
-
-
 def delta_of_another_o(q, k, v, dout, scale=None):
     scale = scale or q.shape[-1] ** -0.5
     attn = torch.softmax(scale * q @ k.mT, -1)
@@ -118,7 +108,6 @@ WRONG = {
     "unmasked_again": ("mask/causal", "P = torch.softmax(S, dim=-1)"),
     "no_scale_of_gradients": ("factor/dS", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
     "over_the_wrong_axis": ("formula/softmax", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
-    "o_and_lse_swapped": ("swap/O", 'return {"O": lse, "LSE": o,'),
     "delta_of_another_o": ("delta/formula", "delta = (dout * out).sum(-1, keepdim=True)"),
     "mean_for_sum": ("delta/mean", "delta = (p * dp).mean(-1, keepdim=True)"),
     "without_a_transpose": ("transposed/dK", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),

@@ -61,7 +61,3 @@ alias, assembly = map(_of, ("alias", "assembly"))
 
 def causal_alone(q, k, v, do, o, causal=False):
     return _delta(o, do, "global" if causal else "constant")
-
-
-def narrow_values(q, k, v, do, o):
-    return _delta(o, do, "global" if v.shape[-1] < q.shape[-1] else "constant")
