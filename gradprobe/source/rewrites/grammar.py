@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from itertools import combinations, filterfalse, islice, pairwise, product, repeat
 
@@ -325,51 +325,26 @@ def of_siblings(at: Spot) -> Undone:
     if not at.is_whole or not at.is_on_device:
         return
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]
-    unknown = _locals(at.file) - {*at.scope}
-    for ratio, other in _siblings(at.file, own):
-        edits = list[Edit]()
+    unknown = set(bound_in(*at.file.functions)) - {*at.scope}
+    for number, other in enumerate(_siblings(at.file, own)):
+        rank, edits = 0.6 + 0.1 * number, list[Edit]()
         for edit in _differences(own, other, start):
             if unknown.isdisjoint(_NAME.findall(edit.text)):
                 edits.append(edit)
-                yield 1.5 - ratio, (edit,)
+                yield rank, (edit,)
         if len(edits) in (2, 3):
-            yield 1.5 - ratio, tuple(edits)
-
-
-@lru_cache(maxsize=4)
-def _locals(file: KernelFile) -> set[str]:
-    return set(bound_in(*file.functions)).union(*map(parameters, file.functions))
+            yield rank, tuple(edits)
 
 
 @lru_cache(maxsize=1024)
-def _siblings(file: KernelFile, own: str) -> list[tuple[float, str]]:
-    """(how much is the same, text) of those most alike, or that assign to the same name."""
-    matcher, found = SequenceMatcher(None, "", _tokens_of(own), autojunk=False), []
-    target = own.partition(" = ")[0] + " = "
-    for text in _simple(file) - {own}:
-        matcher.set_seq1(_tokens_of(text))
-        is_same = text.startswith(target)
-        ratio = matcher.ratio() if is_same or matcher.quick_ratio() > _ALIKE else 0.0
-        if is_same or ratio > _ALIKE:
-            found.append((ratio, text))
-    return sorted(found, reverse=True)[:_FEW_STATEMENTS]
-
-
-@lru_cache(maxsize=4)
-def _simple(file: KernelFile) -> set[str]:
-    return set(map(file.text_of, inside(file.tree, ast.Assign, ast.AugAssign, ast.Expr)))
-
-
-@lru_cache(maxsize=4096)
-def _tokens_of(text: str) -> list[str]:
-    return [token for token in TOKEN.findall(text) if token.strip()]
+def _siblings(file: KernelFile, own: str) -> list[str]:
+    texts = set(map(file.text_of, inside(file.tree, ast.Assign, ast.AugAssign, ast.Expr)))
+    return get_close_matches(own, sorted(texts - {own}), _FEW_STATEMENTS, _ALIKE)
 
 
 def _differences(own: str, other: str, start: int) -> Iterator[Edit]:
     here, there = TOKEN.findall(own), TOKEN.findall(other)
     for kind, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes():
-        old, new = "".join(here[a:b]), "".join(there[c:d])
-        # A comma before a closing bracket says nothing.
-        if kind != "equal" and a and {old.strip(), new.strip()} != {"", ","}:
-            first = start + len("".join(here[:a]))
-            yield Edit(first, first + len(old), new)
+        if kind != "equal" and a:
+            first, old = start + len("".join(here[:a])), "".join(here[a:b])
+            yield Edit(first, first + len(old), "".join(there[c:d]))
