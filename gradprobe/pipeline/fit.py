@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from ..inputs.options import flags
 from ..model.assignment import in_words
 from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case
-from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
+from ..model.failures import Failure, Refusal, TargetFailure
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
 from ..numerics.finding import Finding
+from ..numerics.range import refuse_out_of_range
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
 from ..targets.find import Target
@@ -65,19 +66,18 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
-    others = list[Adaptation]()
     # So Triton's tutorial calls an LSE to base 2; by any other name it is natural.
     if lse.lower() == "m":
         found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
     if "causal" not in target.takes and case.family == "softmax":
         causal = Adaptation({"implied": "causal"}, "it is always causal")
         found += map(partial(_joined, causal), list(found))
+    yield from found[1:]
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its GPU.
     for shapes in _ORDERS if case.device != "cuda" else ():
         if len(shapes) == len(case.shapes) and shapes != case.shapes:
             order = Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")
-            others += map(partial(_joined, order), found)
-    yield from [*found[1:], *others]
+            yield from map(partial(_joined, order), found)
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
 
@@ -106,11 +106,9 @@ class Fit:
         """The intermediates that tell most of a meaning: O, else the gradients, else all."""
         if self.run is None or self.run.measured is None:
             return []
-        findings = self.run.measured.comparison.findings
-        names = (
-            findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
-        )
-        return list(map(findings.__getitem__, names))
+        all_of = self.run.measured.comparison.findings
+        telling = all_of.keys() & {"O"} or all_of.keys() & {"dQ", "dK", "dV"} or all_of.keys()
+        return [all_of[name] for name in telling]
 
     @property
     def wrong(self) -> float:
@@ -125,7 +123,9 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
     try:
         problem = problem.with_options(options)
         case = replace(problem.case, repeat=1)
-        record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
+        experiment = experiment_of(case, problem.target, saved=problem.saved)
+        refuse_out_of_range(case, experiment.values)
+        record = next(records_of(experiment))
         if record.run.measured is None:
             raise Refusal(record.run.skipped or "it refused")
     except Failure as failure:
@@ -165,35 +165,28 @@ class _Search:
         for fit in waiting:  # which grows
             if not refuses(fit.failure):
                 continue
-            adaptations = _of_a_refusal(fit.problem.case, self._problem.target)
-            for adaptation, trial in self._each(adaptations, fit, fit):
+            for adaptation, trial in self._each(_of_a_refusal, fit, fit):
                 words = f"it runs with {' '.join(flags(adaptation.options))}, found by trying"
                 sentence = f"{adaptation.about} was refused ({_short(fit.failure)}): {words}"
                 further = replace(trial, sentences=(*fit.sentences, sentence))
                 about = _about(trial.failure)
-                if trial.failure is None:
-                    if (right := self._mostly_right(further)) is not None:
-                        return right
-                elif not isinstance(trial.failure, UsageFailure) and about not in known:
+                if trial.failure is None and (right := self._mostly_right(further)) is not None:
+                    return right
+                if isinstance(trial.failure, (TargetFailure, Refusal)) and about not in known:
                     known.add(about)
                     waiting.append(further)
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
+        """With other axes a target may run and mean nothing by it."""
         if "shapes" not in fit.options or fit.wrong <= _RIGHT_MOSTLY:
             return fit
-        if (reading := self.read(fit)) is not None:
-            return reading
-        # Where most is right at another length, the axes are right, and errors here are a fault.
-        whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
-        _, trial = next(self._each(whole, fit, fit), ("", Fit(self._problem)))
-        return fit if trial.wrong <= _RIGHT_MOSTLY else None
+        return self.read(fit)
 
     def read(self, fit: Fit) -> Fit | None:
         """The reading with most elements right, or a whole gradient."""
         least, best = 1.0, None
-        readings = _of_a_reading(fit.problem.case, self._problem.target)
-        for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
+        for adaptation, trial in self._each(_of_a_reading, fit, Fit(self._problem)):
             has_one = any(each.mismatched < _NONE_WRONG * each.total for each in trial.findings)
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
                 words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
@@ -204,20 +197,18 @@ class _Search:
         return best
 
     def _each(
-        self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit
+        self, adaptations: Callable[[Case, Target], Iterator[Adaptation]], fit: Fit, known: Fit
     ) -> Iterator[tuple[Adaptation, Fit]]:
         fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
-        for adaptation in adaptations:
-            if any(
-                fixed.intersection(_FIXED_BY.get(name, (name,))) for name in adaptation.options
-            ):
-                continue
-            if self._runs >= _MOST_RUNS:
-                return
-            self._runs += 1
-            yield adaptation, tried(self._problem, {**fit.options, **adaptation.options})
+        for adaptation in adaptations(fit.problem.case, self._problem.target):
+            changed = set[str]().union(
+                *(_FIXED_BY.get(name, (name,)) for name in adaptation.options)
+            )
+            if fixed.isdisjoint(changed) and self._runs < _MOST_RUNS:
+                self._runs += 1
+                yield adaptation, tried(self._problem, {**fit.options, **adaptation.options})
 
 
 def _about(refusal: Failure | None) -> str:

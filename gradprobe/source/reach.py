@@ -1,4 +1,4 @@
-"""Reach: what runs can show of a function: statements, branches and flags, turns of loops."""
+"""Reach: what runs can show of a function: statements, branches, turns of loops."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from .kernel_file import KernelFile
 from .syntax import (
     arguments_of,
     bound_by,
-    bound_in,
     head_of,
     inside,
-    last_name,
     lines_of,
     names_in,
-    read_by,
     refuses,
     statements,
 )
 
-STATEMENT, SIDE, TURNS, FLAG, CALLER = "statement", "side", "turns", "flag", "caller"
+STATEMENT, SIDE, TURNS, CALLER = "statement", "side", "turns", "caller"
 # A loop that had this many turns or more had several.
 SEVERAL = 2
 _TURNS = ("no turn", "one turn", "several turns")
@@ -36,7 +33,7 @@ _VARYING = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 class Goal:
     kind: str
     line: int
-    """Of a flag and a caller that of the function."""
+    """Of a caller that of the function."""
     value: int = 0
     """Which side, 0 or 1; how many turns."""
     name: str = ""
@@ -46,7 +43,6 @@ class Goal:
         return {
             SIDE: f"line {self.line} where its condition is {'true' if self.value else 'false'}",
             TURNS: f"the loop of line {self.line} with {_TURNS[self.value]}",
-            FLAG: f"{self.name} = {bool(self.value)}",
             CALLER: self.name,
             STATEMENT: f"line {self.line}",
         }[self.kind]
@@ -86,18 +82,8 @@ class Reach:
         return {each.arg: _is_constexpr(each) for each in arguments_of(self.function)}
 
     @cached_property
-    def flags(self) -> set[str]:
-        found = set[str]()
-        for node in inside(self.function, ast.IfExp):
-            found.add(last_name(getattr(node.test, "operand", node.test)))
-        return found & self._arguments.keys()
-
-    @cached_property
     def goals(self) -> set[Goal]:
-        at = self.function.lineno
-        found = {Goal(CALLER, at, 0, name) for name in self.callers}
-        for name in self.flags:
-            found |= {Goal(FLAG, at, 0, name), Goal(FLAG, at, 1, name)}
+        found = {Goal(CALLER, self.function.lineno, 0, name) for name in self.callers}
         for node in self.nodes.values():
             if refuses([node]):
                 continue
@@ -119,32 +105,24 @@ class Reach:
         left, hidden = sorted(self.goals - set(reached)), set[int]()
         for goal in left:
             hidden.update(self._side(goal) if goal.kind == SIDE else ())
-        return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
+        return [goal for goal in left if goal.kind == CALLER or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
-        """Whether the edit changes, or feeds, what runs there alone, or calls it.
+        """Whether it would say something of the edit.
 
         What a compiler's constants leave out is another kernel: there only what is changed
         counts.
         """
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
-        if goal.kind == FLAG:
-            chosen = set[int]()
-            for node in inside(self.function, ast.IfExp):
-                chosen.update(lines_of(node) if goal.name in names_in(node.test) else ())
-            return not self.edited.isdisjoint(chosen)
         statement = self.nodes[goal.line]
-        lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
-        if self.edited & {*lines, *head_of(statement)}:
-            return True
         if (
-            isinstance(statement, ast.If)
-            and goal.kind == SIDE
-            and not self._varies(statement.test)
+            goal.kind != SIDE
+            or not isinstance(statement, ast.If)
+            or self._varies(statement.test)
         ):
-            return False
-        return any(self._is_fed(self.nodes[line]) for line in lines if line in self.nodes)
+            return True
+        return not self.edited.isdisjoint({*self._side(goal), *head_of(statement)})
 
     def _side(self, goal: Goal) -> range:
         node = self.nodes[goal.line]
@@ -157,21 +135,6 @@ class Reach:
             return True
         bound = map(bound_by, filterfalse(_is_constexpr, self.nodes.values()))
         return not names.isdisjoint(chain.from_iterable(bound))
-
-    def _is_fed(self, node: ast.stmt) -> bool:
-        return not self.edited <= {*_lines(self.function.body)} or bool(
-            read_by(node) & self._fed
-        )
-
-    @cached_property
-    def _fed(self) -> set[str]:
-        found, before = set[str](), None
-        while found != before:
-            before = set(found)
-            for node in self.nodes.values():
-                if self.edited & {*head_of(node)} or read_by(node) & found:
-                    found.update(bound_in(node))
-        return found
 
 
 def reach_of(

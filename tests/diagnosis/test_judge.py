@@ -12,7 +12,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.reach import FLAG, SIDE
+from gradprobe.source.reach import SIDE
 from gradprobe.source.rewrites.candidate import Candidate
 from gradprobe.source.syntax import Edit
 from gradprobe.targets.find import find_target
@@ -96,7 +96,7 @@ def judge_of(*, lengths=(), wrong=(), harm=0, run=(), laid=()):
         reached = frozenset(
             goal for goal in goals
             if goal.line != 11 and (goal.line, goal.value) != (10, 1)
-            and (goal.kind not in (FLAG, SIDE) or goal.value or goal.line == 10)
+            and (goal.kind != SIDE or goal.value or goal.line == 10)
         )  # fmt: skip
         return EditResult(matches=True, reached=reached)
 

@@ -73,10 +73,7 @@ def test_a_fault_in_flash_is_placed_of_a_black_box_unwatched(
 
 
 # On every push one of each kind of finding about memory; of wrong numbers the score tries one of each class.
-OF_MEMORY = often(
-    CUDA_FAULTS,
-    "lazy_barrier_after_the_tile_missing shared_memory_out_of_bounds",
-)
+OF_MEMORY = often(CUDA_FAULTS, "lazy_barrier_after_the_tile_missing shared_memory_out_of_bounds")
 
 
 @sampled("fault", CUDA_FAULTS, push=OF_MEMORY, ids=title)
