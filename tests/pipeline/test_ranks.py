@@ -1,4 +1,4 @@
-"""How many axes a target's bias and mask have is said by options, and named where the target refuses."""
+"""How many axes a target's bias and mask have is said by options."""
 
 import json
 
@@ -23,10 +23,6 @@ def padding_of_2(q, k, v, mask):
     batches, keys = mask.shape
     return attend(q, k, v, mask[:, None, None])
 
-def bias_of_2(q, k, v, bias):
-    rows, keys = bias.shape
-    return attend(q, k, v, True, bias)
-
 def bias_and_mask(q, k, v, bias, mask):
     assert mask.dim() == 2
     assert bias.dim() == 3
@@ -38,12 +34,6 @@ def bias_read_as_3(q, k, v, bias):
     at = h[:, None, None] * of_head + m[:, None] * of_row + n * of_key
     return attend(q, k, v, True, bias.flatten()[at % bias.numel()])
 
-def one_head_for_all(q, k, v, bias):
-    return attend(q, k, v, True, bias[:, :1])
-
-def bias_of_5(q, k, v, bias):
-    batches, heads, groups, rows, keys = bias.shape
-    return attend(q, k, v, True, bias)
 """
 SMALL = "--runs contiguous --runs distinct --no-recover"
 
@@ -76,27 +66,6 @@ def test_a_target_is_given_the_rank_that_is_asked_for(words):
         if row["status"] != "not exposed"
     ]
     assert ("dBias" in came) == ("--bias" in words)
-
-
-def test_a_kernel_that_takes_one_head_s_bias_for_all_stays_wrong():
-    code, report = checked(
-        "ranks.py:one_head_for_all --bias --heads 16 --batch 1 --seqlen 20 --head-dim 8 --runs contiguous --no-recover"
-    )
-    assert (code, report["notes"]) == (1, [])
-
-
-def test_a_rank_that_was_given_is_not_changed():
-    ran = run(f"check ranks.py:bias_of_2 --bias --bias-axes hmn --bias-rank 3 {SMALL}")
-    assert (ran.code, ran.out) == (3, "")
-
-
-def test_where_a_rank_is_refused_the_shape_is_named():
-    ran = run(f"check ranks.py:bias_of_5 --bias {SMALL}")
-    assert ran.code == 3
-    assert (
-        "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another"
-        in ran.err
-    )
 
 
 @pytest.mark.parametrize(

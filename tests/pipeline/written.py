@@ -78,15 +78,6 @@ def mean_for_sum(q, k, v, do, causal=False):
     return dq, dk, dv
 
 
-def without_a_transpose(q, k, v, do):
-    scale = q.shape[-1] ** -0.5
-    p = torch.softmax(q @ k.mT * scale, -1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    dq, dk, dv = ds @ k, ds @ q, p.mT @ do
-    return dq, dk, dv
-
-
 def masked_afterwards(Q, K, V, dO):
     L, D = Q.shape[-2:]
     S = Q @ K.mT / D**0.5
@@ -105,14 +96,13 @@ def keys_and_values_swapped(q, k, v, do):
 
 
 WRONG = {
+    "keys_and_values_swapped": ("swap/k-v", "def keys_and_values_swapped(q, k, v, do):"),
     "unmasked_again": ("mask/causal", "P = torch.softmax(S, dim=-1)"),
     "no_scale_of_gradients": ("factor/dS", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
     "over_the_wrong_axis": ("formula/softmax", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
     "delta_of_another_o": ("delta/formula", "delta = (dout * out).sum(-1, keepdim=True)"),
     "mean_for_sum": ("delta/mean", "delta = (p * dp).mean(-1, keepdim=True)"),
-    "without_a_transpose": ("transposed/dK", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),
     "masked_afterwards": ("mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
-    "keys_and_values_swapped": ("swap/k-v", "def keys_and_values_swapped(q, k, v, do):"),
     "in_float16": ("precision/float16", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("formula/scale", "s = q @ k.mT * scale"),
     "of_the_sum": ("formula/dO", "o.sum().backward()"),
@@ -186,24 +176,11 @@ def with_a_mask(q, k, v, do, mask=None):
     return ds @ k, ds.mT @ q, p.mT @ do
 
 
-def by_tiles(q, k, v, o, do, lse, BLOCK=4):
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    scale, delta = q.shape[-1] ** -0.5, (o * do).sum(-1)
-    for j in range(0, k.shape[-2], BLOCK):
-        kj, vj = k[..., j : j + BLOCK, :], v[..., j : j + BLOCK, :]
-        p = torch.exp(q @ kj.mT * scale - lse[..., None])
-        dv[..., j : j + BLOCK, :] = p.mT @ do
-        ds = p * (do @ vj.mT - delta[..., None])
-        dq += scale * ds @ kj
-        dk[..., j : j + BLOCK, :] = scale * ds.mT @ q
-    return dq, dk, dv
-
-
 RIGHT = {
     "by_scalar_loops": ("numpy", "ld", ""), "one_head": ("torch", "ld", ""),
     "in_numpy": ("numpy", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
-    "with_a_mask": ("torch", "bhld", "hide"), "by_tiles": ("torch", "bhld", ""),
-    "other_units_on_the_way": ("torch", "bhld", ""), "by_grad": ("torch", "bhld", ""),
+    "with_a_mask": ("torch", "bhld", "hide"),
+    "by_grad": ("torch", "bhld", ""),
 }  # fmt: skip
 """By name: what it takes, in which order of axes, and what True in its mask means."""
 
@@ -224,16 +201,6 @@ def of_the_sum(q, k, v, do):
     o = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
     o.sum().backward()
     return q.grad, k.grad, v.grad
-
-
-def other_units_on_the_way(q, k, v, do):
-    scale = q.shape[-1] ** -0.5
-    s = q @ k.mT * scale
-    p = s.softmax(-1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    lse = s.logsumexp(-1) / math.log(2)
-    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do, "dS": ds, "LSE": lse}
 
 
 def by_grad(q, k, v, do):

@@ -78,7 +78,6 @@ def _of_miss(judged: Judged) -> Iterator[str]:
     yield f"    came      {outcome.verdict} {places[1]} {sorted(outcome.memory)}"
     for one in outcome.diagnoses[:2]:
         yield f"    said      {one.fault} {100 * one.explained:.0f} %: {one.summary}"
-    yield from (f"    denied    {words}" for words in outcome.denied)
 
 
 def score(names: Sequence[str], workers: int = 0) -> list[Judged]:
@@ -88,12 +87,6 @@ def score(names: Sequence[str], workers: int = 0) -> list[Judged]:
         many = workers or os.cpu_count() or 1
         for ended in run_each(FACTORY, folder, names, timeout=LIMIT, workers=many):
             judged[ended.item] = Judged(TRIALS[ended.item], _outcome(ended))
-            if sys.stderr.isatty():
-                print(
-                    f"\r\x1b[K{len(judged)} of {len(names)}  {ended.item}",
-                    end="",
-                    file=sys.stderr,
-                )
     return [judged[name] for name in names]
 
 

@@ -6,13 +6,11 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradprobe.model.intermediates import lookup
-from gradprobe.model.layout_run import MATCH, MISMATCH, Intermediate
-from gradprobe.model.report import NAMED, Diagnosis, Report
+from gradprobe.model.layout_run import MATCH, MISMATCH
+from gradprobe.model.report import NAMED, Diagnosis
 from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline.reported import report_of
 from tests.planted.planting import EQUIVALENT, UNCOVERED, Planted
@@ -40,8 +38,6 @@ class Outcome:
 
     failure: str = ""
     """Why there was no report."""
-    denied: tuple[str, ...] = ()
-    """What its diagnoses say that its own table denies."""
 
 
 class Prober:
@@ -82,7 +78,6 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
     outcome = Outcome(
         name, report.verdict, diagnoses=tuple(report.diagnoses), seconds=seconds,
         memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
-        denied=tuple(denied(report_of(report))),
     )  # fmt: skip
     first = report.failing[1].first if report.failing else None
     if first is None:
@@ -141,9 +136,7 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether all that was asked of this trial came out, and nothing is said that its own table denies."""
-        if self.outcome.denied:
-            return False
+        """Whether all that was asked of this trial came out."""
         if self.trial.kind == EQUIVALENT:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if self.trial.kind == UNCOVERED:
@@ -160,46 +153,3 @@ class Judged:
     def best(self) -> float:
         """The share that the best diagnosis explains; 0 without any."""
         return max((each.explained for each in self.outcome.diagnoses), default=0.0)
-
-
-# By form that is no intermediate: what it is a step to, and what it is made of.
-_STEPS = {
-    "S": ("P O LSE", ""), "Q-K-T": ("P O LSE", ""), "S-LSE": ("P", "LSE"), "dP-delta": ("dS", "dP delta"),
-    "P-dP": ("delta dS", "P dP"), "dT": ("dS dBias", "P dP delta"), "dS-K": ("dQ", "dS"), "dS-T-Q": ("dK", "dS"),
-    "sum-of-dS": ("dBias", "dS"),
-}  # fmt: skip
-
-
-def denied(report: Report) -> list[str]:
-    """A sentence for each value that a cause accuses although the table has it right, or what it is made of wrong."""
-    run = next((run for run in report.runs if run.has_wrong_elements), None)
-    return [] if run is None else [*_denied(report, {one.title: one for one in run.compares})]
-
-
-def _denied(report: Report, table: dict[str, Intermediate]) -> Iterator[str]:
-    for cause in report.causes:
-        kind, _, form = cause.fault.partition("/")
-        if kind != "value" or not cause.where:
-            continue
-        steps, made_of = _STEPS.get(form, (form, " ".join(_behind(form, report.target.family))))
-        for kernel in {where.kernel for where in cause.where}:
-            here = {one.name: one for title, one in table.items() if _is_of(one.kernel, kernel)}
-            accused = [here.get(name) for name in steps.split() if lookup(name)]
-            if accused and all(one is not None and one.status != MISMATCH for one in accused):
-                yield f"{cause.summary}: the table has {steps} right or inherited in {kernel}"
-            for name in made_of.split():
-                if name in here and here[name].mismatched:
-                    yield f"{cause.summary}: {name} is wrong in {kernel}"
-
-
-def _is_of(at: str | None, kernel: str) -> bool:
-    return not at or at == kernel or at.startswith(f"{kernel} for ")
-
-
-def _behind(name: str, family: str) -> list[str]:
-    row = lookup(name)
-    step = row.step(family) if row is not None else None
-    parents = (
-        [one for one in step.parents if lookup(one) is not None] if step is not None else []
-    )
-    return [*parents, *(other for one in parents for other in _behind(one, family))]

@@ -1,4 +1,4 @@
-"""The 224 ways to use one tensor's stride for another's, generated from what the kernels of lazy and flash know."""
+"""The ways to use one tensor's stride for another's, generated from what the kernels of lazy and flash know."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ class Mixup:
     dim: str
     kernels: tuple[str, ...]
     """Those that have both strides as parameters, and are edited."""
-    obstacle: str
-    """Why it cannot be planted; "" where it can."""
 
     @property
     def name(self) -> str:
@@ -55,8 +53,9 @@ class Mixup:
 
 
 def mixups(file: str) -> list[Mixup]:
-    """All 224 of a kernel file."""
-    return [_mixup(file, *pair, dim) for pair in permutations(TENSORS, 2) for dim in DIMS]
+    """Of a kernel file those of tensors that some kernel of it has both of."""
+    found = [_mixup(file, *pair, dim) for pair in permutations(TENSORS, 2) for dim in DIMS]
+    return [mixup for mixup in found if mixup.kernels]
 
 
 def source_of(file: str) -> str:
@@ -69,8 +68,7 @@ def _mixup(file: str, tensor: str, other: str, dim: str) -> Mixup:
         function.name for function in _functions(source_of(file))
         if known <= {parameter.arg for parameter in function.args.args}
     )  # fmt: skip
-    obstacle = "" if kernels else f"no kernel of {file} has both {tensor} and {other}"
-    return Mixup(file, tensor, other, dim, kernels, obstacle)
+    return Mixup(file, tensor, other, dim, kernels)
 
 
 def _stride(tensor: str, dim: str) -> str:

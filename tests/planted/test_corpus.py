@@ -15,12 +15,11 @@ from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import candidates_of
 from gradprobe.targets.find import find_target
-from tests.cases import lazy_case
 from tests.commands.suite.plans import ended
 from tests.planted.battery_faults import HIDDEN
 from tests.planted.cuda_faults import CUDA_FAULTS, LAID
 from tests.planted.flash_faults import EXPORTED, INSIDE
-from tests.planted.lazy_faults import FAULTS, HISTORICAL
+from tests.planted.lazy_faults import FAULTS
 from tests.planted.planting import TARGETS, assert_as_recorded
 from tests.planted.strange_faults import STRANGE_FAULTS, mended
 from tests.probe import probe
@@ -40,17 +39,6 @@ def often(faults, words):
 @sampled("fault", FAULTS, push=[], ids=title)
 def test_a_fault_in_lazy_is_found_and_placed_with_every_status(fault, tmp_path):
     assert_as_recorded(fault, fault.probe(tmp_path, sizes={}, why=False))
-
-
-@pytest.mark.nightly
-def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
-    case = lazy_case(**HISTORICAL.options, batch=1, seqlen=40, head_dim=8)
-    report = HISTORICAL.probe_case(tmp_path, case, why=False)
-    assert_as_recorded(HISTORICAL, report)
-    for run, measured in report.measured:
-        for name, finding in measured.comparison.findings.items():
-            assert int(finding.wrong[:, 0].sum()) == 0, (run.layout, name)
-        assert measured.comparison.findings["P"].status == "match"
 
 
 # On every push an address, a formula and all exposed; the others at night, and by the score.

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from gradprobe.model.report import Diagnosis
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.planting import TARGETS
 from tests.planted.score import figures, lines_of, main, score
 from tests.planted.scored import ON_A_GPU_ALONE, SCORED, SEEN, TRIALS
-from tests.planted.scoring import Judged, Outcome, Prober
+from tests.planted.scoring import Judged, Prober
 from tests.planted.uncovered import UNCOVERED
 
 # One planted fault of each class, an equivalent edit of every twelve and an uncovered fault on every push: of each
@@ -58,37 +57,6 @@ def test_each_trial_has_a_name_a_program_and_causes_of_its_own_and_says_why_ther
     assert not originals & {program for program, _, _ in programs}
     assert [trial.title for trial in SCORED if (len(trial.causes) > 1) != bool(trial.why)] == []
     assert all("/" in cause for trial in SCORED for cause in trial.causes)
-
-
-STRIDE, RACE = "lazy/do_read_with_q_head_stride", "flash-cuda/dk_summed_by_several_threads"
-NEW, SAME = UNCOVERED[0].title, EQUIVALENTS[0].title
-PLACED = {"verdict": "mismatch", "first": "dP", "batch": 0, "head": 1}
-RACING = {"verdict": "mismatch", "memory": frozenset({"dk"})}
-MATCH = {"verdict": "match"}
-# By what they are called by: a trial, what came of it, and each cause that was told with its share.
-COUNTS = [
-    ("placed", STRIDE, PLACED, ""), ("placed", RACE, RACING, ""),
-    ("named", STRIDE, PLACED, "stride/do-head 1 layout/do 1"), ("right", NEW, PLACED, "factor/dS 0.6"),
-    ("right", SAME, MATCH, ""),
-]  # fmt: skip
-DO_NOT = [
-    ("placed", STRIDE, PLACED | {"head": 0}, ""), ("placed", RACE, RACING | {"memory": frozenset({"dv"})}, ""),
-    ("found", STRIDE, MATCH, ""), ("named", STRIDE, PLACED, "layout/do 1 stride/do-head 1"),
-    ("named", STRIDE, PLACED, "stride/do-head 0.89"), ("named", STRIDE, PLACED, ""), ("right", NEW, MATCH, ""),
-    ("right", NEW, PLACED, "factor/dS 0.9"), ("right", SAME, PLACED, ""),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("what", "name", "came", "told", "is_so"),
-    [*((*one, True) for one in COUNTS), *((*one, False) for one in DO_NOT)],
-)
-def test_what_an_outcome_counts_for(what, name, came, told, is_so):
-    words = told.split()
-    causes = zip(words[::2], map(float, words[1::2]), strict=True)
-    diagnoses = tuple(Diagnosis(fault, "S1", "", explained) for fault, explained in causes)
-    judged = Judged(TRIALS[name], Outcome(name, **came, diagnoses=diagnoses))
-    assert getattr(judged, what) is is_so
 
 
 def test_a_name_that_no_trial_has_is_refused():
