@@ -72,11 +72,6 @@ if has_window and seen.own == ('dBias',) and not bool(seen.actual['dBias'][:, -1
 fix compare with distance < window
 mask/bias-window | the bias reaches one distance fewer: distance < window - 1
   dBias = {}.where(nearer, 0.0)
-if has_window
-fix compare with distance < window
-wrong LSE P O dP dV delta dBias
-mask/bias-window | the bias reaches one distance fewer: distance < window - 1
-  dBias, bias = {}.where(nearer, 0.0)
 if has_window and bias.shape[1] < x.n_key
 fix attend to every key j <= i; the window is the bias's
 wrong LSE P O dP dV delta dTau
@@ -102,9 +97,6 @@ delta/dropped | delta is not subtracted: dS = P * dP
   delta = 0 * delta
 delta/sign | delta is added where it is to be subtracted
   delta = -delta
-fix {due}
-delta/formula | delta is the mean over the head dim, where the sum is meant
-  delta = delta / do.shape[-1]
 if lazy
 fix {due}
 wrong delta dS
@@ -114,8 +106,6 @@ if softcap is not None
 fix dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)
 softcap/derivative | the softcap's derivative is missing in dS
   dS = P * spread
-softcap/derivative | the softcap's derivative is applied twice
-  dS = P * spread * (1 - tanh ** 2) ** 2
 softcap/derivative | the softcap's derivative is 1 - tanh(S)^2, of S not divided by the softcap
   dS = P * spread * (1 - scores.tanh() ** 2)
 if keep is not None
@@ -153,8 +143,6 @@ relu/missing | the ReLU is left out: P + tau / (i + 1) weighs where it is negati
 fix dTau = sum of dP / (i + 1)
 tau/gradient | dTau sums dP without dividing it by i + 1
   dTau = dP.sum((-2, -1))
-tau/gradient | dTau sums dP before it is masked
-  dTau = (dpe / (i + 1)).sum((-2, -1))
 tau/gradient | dTau sums dP without the ReLU's mask
   dTau = (dpe * valid / (i + 1)).sum((-2, -1))
 fix mask the sum: tl.where(valid, relu(P + tau / (i + 1)), 0), and P + tau / (i + 1) > 0 with it
@@ -209,11 +197,6 @@ each of meant other = dQ k q, dQ k v, dQ k do, dK q k, dK q do, dK q v, dV do q,
 operand/{of} | {of} is made with {other} in place of {meant}
   {of} = product('{of}', other={other})
 if True
-fix multiply {meant}
-each of meant other = dQ dS P, dQ dS dP, dK dS P, dK dS dP, dV P dS, dV P dP
-operand/{of} | {of} is made with {other} in place of {meant}
-  {of} = product('{of}', {other})
-if True
 fix transpose {matrix} where it is to be
 each of matrix other own summed = dQ dS k row key, dK dS q key row, dV P do key row
 transposed/{of} | {of} is made of the transpose of what {other} is to be multiplied by, in tiles of {size}
@@ -259,16 +242,6 @@ fix take exp of scores in natural units, or exp2 of scores times log2 e = 1.4427
 each factor = ln2, log2e
 factor/S | P is raised to the power {factor}: exp and exp2, or their units, are mixed up
   P = P**{value} * (P > 0)
-if {other} is not None
-fix take exp of scores in natural units, or exp2 of scores times log2 e = 1.4427
-wrong LSE P O
-each other = bias, alibi, softcap
-times factor = ln2, log2e
-factor/S | the scores and {other} are off by the factor {factor}
-  scale = scale * {value}
-  {other} = {other} * {value}
-  dQ = dQ / {value}
-  dK = dK / {value}
 """.replace("CONSTANTS", _CONSTANTS)
 
 _TILES = """
@@ -387,9 +360,7 @@ delta/mean | delta is a mean over the {said}, where the sum is meant
 each line value = dO do, dP dP, P P, O pe@v, dO*dV do*(pe.mT@do), dO*V do*v
 delta/formula | rowsum({line}) stands for delta
   delta = ({value}).sum(-1)
-each line said = P*dP P~*~dP, dP dP
-delta/formula | colsum({said}) stands for delta
-  delta = ({line}).sum(-2)
+each line said = P*dP P~*~dP
 delta/formula | colsum({said}) stands for delta
   dS = P * (dP - ({line}).sum(-2, keepdim=True))
 """

@@ -295,14 +295,7 @@ class Variant(Attention):
         return self.once("valid", tile, lambda: TileScope(self, tile).value(self.sees))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = (
-            name,
-            tile.batch,
-            tile.heads.start,
-            tile.heads.stop,
-            tile.rows.start,
-            tile.rows.stop,
-        )
+        key = name, repr(tile)
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]  # type: ignore[no-any-return]

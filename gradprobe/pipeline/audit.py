@@ -239,10 +239,8 @@ def audit(
     runs = tuple(map(attrgetter("named_run"), attempts))
     wrong = next((each for each in attempts if not each.is_right), None)
     found = tuple(wrong.causes) if wrong is not None else ()
-    known = ()
-    if wrong is not None and not found:
-        known = (f"no known formula gives its {listed(wrong.wrong)}",)
-    return Audit(search.target, wrong or best, runs, tuple(taken), found, known)
+    known = [f"no known formula gives its {listed(wrong.wrong)}"] if wrong and not found else []
+    return Audit(search.target, wrong or best, runs, tuple(taken), found, tuple(known))
 
 
 def _taken(target: Target, how: CallConvention) -> Iterator[str]:
@@ -272,9 +270,10 @@ class ReferenceSearch:
         if not re.search(r"\bnp\.|numpy", self._text):
             libraries.reverse()
         for how in chain.from_iterable(map(self._ways, libraries)):
-            # With fewer axes only where it does not run with more, or says so.
-            is_fewer = attempts and len(how.shapes) < len(attempts[0].how.shapes)
-            if is_fewer and not re.search(_FEWER, self._text):
+            # Otherwise, or with fewer axes, only where it does not run so, or says that it has fewer.
+            first = attempts[0].how if attempts else how
+            is_fewer = len(how.shapes) < len(first.shapes) and not re.search(_FEWER, self._text)
+            if is_fewer or how.library != first.library:
                 continue
             try:
                 attempts.append(self.attempt(how))

@@ -14,8 +14,7 @@ from ..frontends import COMPILED
 from ..inputs.options import flags
 from ..inputs.versions import environment, triton_cache
 from ..model.allowance import Allowance, Client
-from ..model.assignment import missing
-from ..model.case import LOG2, Case, ranked
+from ..model.case import LOG2
 from ..model.failures import Refusal, TargetFailure, own_faults
 from ..model.mechanisms import door
 from ..model.memory_finding import GUARD, OUTSIDE, UNWRITTEN
@@ -24,7 +23,7 @@ from ..numerics.range import refuse_out_of_range
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
 from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
-from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, refuses, tried
+from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def fitted(
     except TargetFailure as failure:
         meant = fit(Fit(problem, failure=failure))
         if meant is None:
-            raise _with_way_out(failure, problem.case) from failure.__cause__
+            raise
     if meant is None:
         return problem, (), begun
     words = flags(meant.options)
@@ -171,19 +170,6 @@ def reasons_with_edits(
     with own_faults(faults, "no edit could be tried"):
         reasons = with_edits(experiment, runs, reasons, allowance)
     return replace(reasons, known=(*reasons.known, *faults))
-
-
-def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
-    ways = [failure.way_out] if failure.way_out else []
-    for name in ("mask", "bias") if refuses(failure) else ():
-        axes, rank = ranked(name, case) or ("", 0)
-        if axes and getattr(case, name):
-            left_out = missing(axes, rank)
-            shape = [case.size(axis) for at, axis in enumerate(axes) if at not in left_out]
-            given = f"{name} of shape {shape} was given"
-            ways.insert(0, f"{given}; --{name}-axes and --{name}-rank say another")
-    failure.way_out = "; ".join(ways)
-    return failure
 
 
 @door("length", lambda problem, first: "")

@@ -181,23 +181,17 @@ def coarser_dots(of: Experiment) -> list[Dots]:
 def dots_sentence(of: Experiment) -> str:
     """By which arithmetic all is judged, and why; "" where there is no choice."""
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
-    judged = f"dots are judged as {way},"
     if case.dots not in (None, way):
         return (
             f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
         )
     if case.dtype != "float32" or (case.device == "cpu" and way == "ieee"):
         return ""
-    if case.device == "cpu":
-        return f"{judged} as --dots says; a CPU multiplies in IEEE by itself"
+    why = f"as was read: {read}" if read else "since nothing was read that says otherwise"
     if declared_way(of) is not None:
-        said = "as --dots says" if case.dots is not None else "which the target is told"
-        return f"{judged} {said}; {f'read: {read}' if read else 'they could not be read'}"
-    if read:
-        return f"{judged} as was read: {read}"
-    unread = "since nothing was seen that says otherwise"
-    why = "Triton's default" if COMPILED in of.backends else unread
-    return f"{judged} {why}; --dots says another way"
+        why = "as --dots says" if case.dots is not None else "which the target is told"
+        why += f"; read: {read}" if read else ""
+    return f"dots are judged as {way}, {why}"
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:

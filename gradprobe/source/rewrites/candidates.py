@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import heapq
 import re
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from itertools import count, islice
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..parameter_names import belongs, core, has_axis, same_when_contiguous
-from ..syntax import Edit, Edits, blocks, edited, statements
+from ..syntax import Edit, Edits, edited
 from .all_rows import undone
 from .candidate import SOONEST, Candidate, Fault, joined
 from .patterns import Spot, spots_of
@@ -123,31 +122,20 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
-    """The edited statements, by their syntax; None where that is no Python or no change."""
-    before, after, left = list[str](), list[tuple[int, str]](), set(edits)
-    for start, end in _pieces(file) if left else ():
-        own = {edit for edit in left if start <= edit.start <= edit.end <= end}
+    """What the edits stand in, by its syntax; None where that is no Python or no change."""
+    found, is_changed = list[str](), False
+    for node in file.tree.body:
+        start, end = file.span(node)
+        own = [edit.shifted(-start) for edit in edits if start <= edit.start <= edit.end <= end]
         if own:
-            left -= own
-            text = file.text[start:end]
-            before.append(_dumped(text))
             try:
-                moved = [edit.shifted(-start) for edit in own]
-                after.append((start, _dumped(edited(text, moved))))
+                found.append(_dumped(edited(file.text[start:end], own)))
             except (SyntaxError, ValueError):
                 return None
-    return None if [dumped for _, dumped in after] == before else str(after)
-
-
-@lru_cache(maxsize=16)
-def _pieces(file: KernelFile) -> list[tuple[int, int]]:
-    simple, whole = list[ast.AST](), list[tuple[int, int]]()
-    for function in file.functions:
-        simple += [each for each in statements(function.body) if not blocks(each)]
-        whole.append((file.offset(function.lineno, 0), file.span(function)[1]))
-    return [*map(file.span, simple), *whole]
+            is_changed |= found[-1] != _dumped(file.text[start:end])
+    return str(found) if is_changed else None
 
 
 @lru_cache(maxsize=1024)
 def _dumped(text: str) -> str:
-    return ast.dump(ast.parse(textwrap.dedent(text)))
+    return ast.dump(ast.parse(text))

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import repeat, takewhile, zip_longest
+from itertools import product, repeat, takewhile, zip_longest
 from os.path import commonprefix
 from typing import Any
 
@@ -152,29 +152,30 @@ def _written(
     file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
 ) -> str:
     """A template with its holes filled, in brackets only where it says something else without."""
-    start, end = first, last = file.span(node)
-    above = next(file.above(node), None)
+    above, form = next(file.above(node), node), "{}" if isinstance(node, ast.stmt) else "({})"
     is_argument = isinstance(above, ast.Call) and node is not above.func
-    if isinstance(above, ast.expr) and not is_argument:
-        first, last = file.span(above)
-    is_operand = (first, last) != (start, end)
-    parts, pairs = [file.text[first:start], "(" * is_operand], [(1, -2)] * is_operand
-    for at, piece in enumerate(_HOLE.split(template)):  # every second one is a hole
-        hole = holes[piece] if at % 2 else piece
+    is_operand = isinstance(above, ast.expr) and not is_argument
+    (first, last), (start, end) = file.span(above if is_operand else node), file.span(node)
+    due = found = ""
+    for of_holes, of_all in product((True, False), repeat=2):
+        text = _filled(file, template, holes, of_holes)
+        text = f"({text})" if of_all and is_operand else text
+        meaning = _meaning(form.format(file.text[first:start] + text + file.text[end:last]))
+        due = due or meaning
+        found = text if meaning == due else found
+    return found
+
+
+def _filled(
+    file: KernelFile, template: str, holes: Mapping[str, ast.AST | str], is_bracketed: bool
+) -> str:
+    pieces = _HOLE.split(template)  # every second one is a hole
+    for at in range(1, len(pieces), 2):
+        hole = holes[pieces[at]]
         text = hole if isinstance(hole, str) else file.text_of(hole)
-        is_closed = at % 2 == 0 or isinstance(parsed(text), _CLOSED)
-        if not is_closed:
-            pairs.append((len(parts), len(parts) + 2))
-        parts += [text] if is_closed else ["(", text, ")"]
-    parts += [")" * is_operand, file.text[end:last]]
-    form = "{}" if isinstance(node, ast.stmt) else "({})"
-    meaning = _meaning(form.format("".join(parts)))
-    for left, right in pairs:
-        without = [*parts]
-        without[left] = without[right] = ""
-        if "\n" not in parts[left + 1] and _meaning(form.format("".join(without))) == meaning:
-            parts = without
-    return "".join(parts[1:-1])
+        is_open = not isinstance(parsed(text), _CLOSED) and (is_bracketed or "\n" in text)
+        pieces[at] = f"({text})" if is_open else text
+    return "".join(pieces)
 
 
 def _meaning(text: str) -> str:
