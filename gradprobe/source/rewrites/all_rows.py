@@ -168,15 +168,6 @@ def another_stride(at: Spot) -> Undone:
                 break
 
 
-def other_block(at: Spot) -> Undone:
-    for use in at.names:
-        match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
-        other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-        around = map(called, at.file.above(use))
-        if other in parameters(at.function) and _SHAPES.isdisjoint(around):
-            yield 0.0, (at.file.replaced(use, other),)
-
-
 def other_owner(at: Spot) -> Undone:
     owners = filter(None, map(owner_of, calls_in(at.function, "stride")))
     named = [each.id for each in sorted(owners, key=place_of) if core(each.id) in TENSORS]
@@ -195,13 +186,6 @@ def own_strides_swapped(at: Spot) -> Undone:
         second = next((each for each in rest if each.id != first.id), None)
         if second is not None:
             yield 0.0, (at.file.replaced(first, second.id), at.file.replaced(second, first.id))
-
-
-def wide_parameter_dropped(at: Spot) -> Undone:
-    for node in at.nodes:
-        match node:
-            case ast.arg(name, ast.expr() as kind) if at.file.text_of(kind).endswith("int64"):
-                yield 0.0, (at.file.replaced(node, name),)
 
 
 def mask_dropped(at: Spot) -> Undone:
@@ -261,11 +245,11 @@ def are_counts(at: Spot, found: SearchResult) -> bool:
 
 
 def is_sum(at: Spot, found: SearchResult) -> bool:
-    name, loop = at.file.text_of(found["_a"]), next(at.file.above(at.statement, ast.For), None)
-    for each in inside(at.function, ast.Assign) if loop is not None else ():
-        if called(each.value) in ("zeros", "full") and name in bound_in(*each.targets):
-            return True
-    return False
+    name = at.file.text_of(found["_a"])
+    if next(at.file.above(at.statement, ast.For), None) is None:
+        return False
+    made = [each for each in inside(at.function, ast.Assign) if name in bound_in(*each.targets)]
+    return not {"zeros", "full"}.isdisjoint(called(each.value) for each in made)
 
 
 def has_value(at: Spot, found: SearchResult) -> bool:
@@ -281,6 +265,11 @@ def is_statement(at: Spot, found: SearchResult) -> bool:
 def is_clamp(at: Spot, found: SearchResult) -> bool:
     """Not `tl.max(s, 1)`, which is the largest along an axis."""
     return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
+
+
+def is_in_no_shape(at: Spot, found: SearchResult) -> bool:
+    is_known = {"BLOCK_M", "BLOCK_N"} <= {*parameters(at.function)}
+    return is_known and _SHAPES.isdisjoint(map(called, at.file.above(found["_it"])))
 
 
 def is_no_address(at: Spot, found: SearchResult) -> bool:
@@ -344,7 +333,7 @@ ROWS: tuple[Row, ...] = (
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
         rules("_a // _index -> _a % _index; _a % _index -> _a // _index"), again=0.7),
     Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
-        (*rules("_a.to(tl.int64, *_) -> _a"), wide_parameter_dropped)),
+        rules("_a.to(tl.int64, *_) -> _a")),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
     Row("operand-dropped", "a mask lacks a condition", "",
         rules("_a & _lost -> _a; _lost & _a -> _a; _a &= _b -> pass as M1"),
@@ -364,7 +353,8 @@ ROWS: tuple[Row, ...] = (
         rules("cdiv(_a, _b) -> _a // _b"), rules("""
         0.4: cdiv(_a, _b) -> _a // _b; 0.4: (_a + _b - 1) // _b -> _a // _b; 0.4: _a // _b -> triton.cdiv(_a, _b)
         """), of_hosts=True, planted_in="functions"),
-    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (other_block,), again=1.0),
+    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2",
+        rules("_rows -> BLOCK_N; _columns -> BLOCK_M", is_in_no_shape), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2",
         rules("zeros(*_) -> .empty; new_zeros(*_) -> .new_empty; zeros_like(*_) -> .empty_like"), rules("""
         0.5: empty(*_) -> .zeros; 0.5: new_empty(*_) -> .new_zeros; 0.5: empty_like(*_) -> .zeros_like

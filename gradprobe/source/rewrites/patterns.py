@@ -83,6 +83,8 @@ HOLES: dict[str, Callable[[ast.AST], bool]] = {
     "_number": lambda node: (
         isinstance(node, ast.Constant) and (isinstance(node.value, float) or node.value == 1)
     ),
+    "_rows": lambda node: isinstance(node, ast.Name) and node.id == "BLOCK_M",
+    "_columns": lambda node: isinstance(node, ast.Name) and node.id == "BLOCK_N",
     "_delta": _is_subtracted,
     "_zero": _is_zero,
     "_other": lambda node: not _is_zero(node),
