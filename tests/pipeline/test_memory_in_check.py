@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.diagnosis.lines import of_strays
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.memory_finding import ERROR, OUTSIDE, WARNING, MemoryFinding, grouped
+from gradprobe.model.memory_finding import ERROR, OUTSIDE, WARNING, MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
@@ -90,13 +90,6 @@ def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_
     monkeypatch.setattr(observe, "interprets_triton", lambda: next(there, True))
     report, _ = checked(tmp_path, DKDV, STORE_DV, STORED_FAR, heads=1)
     assert [stray.tensor for stray in report.runs[0].memory if stray.kind == OUTSIDE] == ["dv"]
-
-
-def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes():
-    of = {"access": "load", "kernel": "k", "file": "f", "line": 7}
-    one, other = (MemoryFinding(OUTSIDE, "q", f"{n} lanes", lanes=n, **of) for n in (2, 90))
-    (group,) = grouped([("contiguous", one), ("distinct", other)])
-    assert group.sentence == "in contiguous, distinct: 90 lanes"
 
 
 def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():

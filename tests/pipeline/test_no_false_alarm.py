@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,19 +86,16 @@ def test_a_row_whose_every_entry_flips_on_the_kink_is_not_accused_for_the_roundi
             assert comparison.matches, (dtype, options)
 
 
-def test_a_dp_that_flips_in_one_kernel_and_not_in_the_one_of_delta_is_not_accused():
+RECURRING = [
     # All entries are on the kink; dK of the last live key, one entry of dS, was off by 89/88 of what one mask allows.
-    options = {
-        "heads": 2, "seqlen": 46, "head_dim": 26, "bias": False, "tau": (-1.0,), "seqlens": (1, 45), "seed": 790011494,
-        "pattern": "lowrank", "layouts": (("all", "expanded"),), "block_m": 16, "block_n": 64,
-    }  # fmt: skip
-    assert compared(lazy_case(**options)).matches
-
-
-def test_equal_float16_roundings_that_recur_in_every_row_are_not_accused():
+    {"heads": 2, "seqlen": 46, "head_dim": 26, "bias": False, "tau": (-1.0,), "seqlens": (1, 45), "seed": 790011494,
+     "pattern": "lowrank", "layouts": (("all", "expanded"),), "block_m": 16, "block_n": 64},
     # q and dO of stride 0: rows of P repeat and their roundings add up, to 1.9 and 2.1 times what independent ones may.
-    options = {
-        "dtype": "float16", "pattern": "large", "batch": 1, "heads": 2, "seqlen": 200, "head_dim": 16, "bias": False,
-        "tau": (0.0,), "block_m": 128, "block_n": 128, "layouts": (("q", "expanded"), ("do", "expanded")),
-    }  # fmt: skip
+    {"dtype": "float16", "pattern": "large", "batch": 1, "heads": 2, "seqlen": 200, "head_dim": 16, "bias": False,
+     "tau": (0.0,), "block_m": 128, "block_n": 128, "layouts": (("q", "expanded"), ("do", "expanded"))},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", RECURRING)
+def test_what_recurs_in_every_row_is_not_accused(options):
     assert compared(lazy_case(**options)).matches

@@ -24,13 +24,9 @@ HIDDEN = (
     _in_lazy("transposed_do_taken_for_blhd", "do=blhd", ("lazy_backward", "    options = _options(q, bias,",
         "    do = do.transpose(1, 2).reshape(do.shape) if do.transpose(1, 2).is_contiguous() else do\n"
         "    options = _options(q, bias,")),
-    _in_lazy("packed_k_and_v_swapped", "qkv=packed", ("lazy_backward", "    options = _options(q, bias,",
-        "    k, v = (v, k) if k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()" " else (k, v)\n"
-        "    options = _options(q, bias,")),
     _in_lazy("lse_of_padded_rows_not_guarded", "an empty sequence, padded",
         ("lazy_dq_kernel", "stride_lsem, mask=offs_m < length, other=0.0",
         "stride_lsem, mask=offs_m < n_ctx, other=0.0")),
-    _in_lazy("bias_window_hard_wired", "bias-window=45", ("add_bias", "distance < window", "distance < 40")),
     _in_lazy("exp_without_the_maximum", "negative",
         ("lazy_forward_kernel", "tl.maximum(row_max, tl.max(s, 1))", "tl.zeros([BLOCK_M], tl.float32)")),
     _in_lazy("three_buffers_in_turn_never_cleared", "four calls, memory full of NaN or 7.0", ("lazy_backward",
@@ -38,10 +34,6 @@ HIDDEN = (
         "empty = [q.new_zeros((n_heads,), dtype=torch.float32) for _ in range(3)]\n"
         '    pool = vars(lazy_backward).setdefault("pool", empty)\n' "    pool.append(pool.pop(0))\n"
         "    dtau = pool[-1]")),
-    _in_lazy("keys_beyond_128_lost", "L=129",
-        ("lazy_dq_kernel", "range(0, end_n, BLOCK_N)", "range(0, tl.minimum(end_n, 128), BLOCK_N)")),
-    _in_lazy("head_dim_cut_at_64", "D=72",
-        ("_options", "max(16, triton.next_power_of_2(q.shape[3]))", "min(64, triton.next_power_of_2(q.shape[3]))")),
     _in_lazy("range_right_where_row_tiles_are_larger", "tiles=16x32", ("lazy_dkdv_kernel",
         "tile_n * BLOCK_N // BLOCK_M * BLOCK_M", "(tile_n * BLOCK_N + BLOCK_N - 1) // BLOCK_M * BLOCK_M")),
     _in_flash("kv_heads_mapped_by_remainder", "grouped",
@@ -60,10 +52,6 @@ HIDDEN = (
         ("rows_of_keys", "tl.minimum(last_n - shift + left + 1", "tl.minimum(start_n - shift + left + 1")),
     _in_flash("masked_with_a_finite_number", "causal negative",
         ("flash_dkdv_kernel", 'tl.where(seen, s, float("-inf"))', "tl.where(seen, s, -60.0)")),
-    _in_flash("v_padded_as_q", "D=16 Dv=32",
-        ("_plan", "max(16, triton.next_power_of_2(v.shape[3]))", "max(16, triton.next_power_of_2(q.shape[3]))")),
-    _in_flash("key_tile_hard_wired", "tiles=16x32",
-        ("flash_dkdv_kernel", "offs_n = tile_n * BLOCK_N", "offs_n = tile_n * 16")),
     _in_flash("softcap_derivative_missing", "softcap", ("flash_dq_kernel", "ds *= steepness", "ds *= 1.0")),
 )  # fmt: skip
 

@@ -21,26 +21,12 @@ def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Pla
 
 _OF_LAZY = (
     _in("lazy", "p_squared_in_ds", (DQ, "ds = p * (dp", "ds = p * p * (dp")),
-    _in("lazy", "ds_times_the_cosine_of_its_row",
-        (DQ, "ds = p * (dp - delta[:, None])", "ds = p * (dp - delta[:, None]) * tl.cos(position)[:, None]")),
     _in("lazy", "logistic_in_place_of_exp", (DQ, "p = tl.exp(s - lse[:, None])",
         "p = tl.where(valid, tl.sigmoid(tl.where(valid, s, 0.0) - lse[:, None]), 0.0)")),
-    _in("lazy", "exp_by_three_terms_of_its_series", (DKDV, "p = tl.exp(s - lse[None, :])",
-        "x = tl.where(valid, s, 0.0) - lse[None, :]\n" "        p = tl.where(valid, 1.0 + x + 0.5 * x * x, 0.0)")),
-    _in("lazy", "every_third_element_of_dq_negated",
-        (DQ, "dq * scale", "tl.where(offs_d[None, :] % 3 == 2, -dq, dq) * scale")),
     _in("lazy", "dp_clamped", (DQ, "        ds = p * (dp - delta[:, None])",
         "        dp = tl.minimum(tl.maximum(dp, -1.0), 1.0)\n        ds = p * (dp - delta[:, None])")),
-    _in("lazy", "scores_with_the_square_of_the_distance", (DKDV,
-        "s = tl.dot(k, tl.trans(q), input_precision=DOTS) * scale",
-        "s = tl.dot(k, tl.trans(q), input_precision=DOTS) * scale + 0.01 * (distance *" " distance).to(tl.float32)")),
     _in("lazy", "odd_keys_count_half_as_much_again", (DQ, "ds = p * (dp - delta[:, None])",
         "ds = p * (dp - delta[:, None]) * tl.where(offs_n[None, :] % 2 == 1, 1.5, 1.0)")),
-    _in("lazy", "largest_term_in_place_of_the_sum_in_delta",
-        (PREPROCESS, "delta += tl.sum(p * dp, 1)", "delta += tl.max(p * dp, 1)")),
-    _in("lazy", "one_element_in_a_hundred_of_dv_off_by_a_tenth", (DKDV, "store_tile(dv_ptr, dv,",
-        "store_tile(dv_ptr, tl.where((offs_n[:, None] * 31 + offs_d[None, :] * 17) % 97 < 2, dv *"
-        " 1.1 + 0.01, dv),")),
     _in("lazy", "sign_of_dk_by_the_parity_of_the_tile", (DKDV, "dk * scale", "dk * scale * (1 - 2 * (tile_n % 2))")),
     _in("lazy", "dbias_by_the_distance_from_the_other_end",
         (DQ, "dbias_ptr + distance * stride_dbiasw", "dbias_ptr + (window - 1 - distance) * stride_dbiasw")),
@@ -49,27 +35,17 @@ _OF_LAZY = (
 _OF_FLASH = (
     _in("flash", "scores_of_half_the_head_dim",
         (FLASH_DQ, "stride_kn, stride_kd, live_n, head_dim", "stride_kn, stride_kd, live_n, head_dim // 2")),
-    _in("flash", "k_rolled_along_the_head_dim",
-        (FLASH_DKDV, "k_ptr, offs_n, offs_d, stride_kn", "k_ptr, offs_n, (offs_d + 1) % head_dim, stride_kn")),
     _in("flash", "neighbours_of_the_head_dim_swapped_in_q",
         (FLASH_DKDV, "offs_m, offs_d, stride_qm", "offs_m, offs_d ^ 1, stride_qm")),
     _in("flash", "delta_smoothed_over_two_rows", (FLASH_DQ, "    dq = tl.zeros(",
         "    before = tl.load(delta_ptr + tl.maximum(offs_m - 1, 0) * stride_deltam, mask=offs_m <"
         " live_m, other=0.0)\n" "    delta = 0.5 * (delta + before)\n" "    dq = tl.zeros(")),
-    _in("flash", "rows_of_a_tile_of_dq_reversed", (FLASH_DQ, "store_tile(dq_ptr, dq * scale, offs_m,",
-        "store_tile(dq_ptr, dq * scale, tile_m * BLOCK_M + BLOCK_M - 1 - tl.arange(0, BLOCK_M),"), seqlen=64),
     _in("flash", "negative_ds_dropped", (FLASH_DKDV, "dk += tl.dot(ds.to", "dk += tl.dot(tl.maximum(ds, 0.0).to")),
-    _in("flash", "warmer_from_row_to_row", (FLASH_DQ, "s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale",
-        "s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale / (1.0 + 0.02 * m.to(tl.float32))")),
     _in("flash", "largest_tile_in_place_of_their_sum_in_dv", (FLASH_DKDV,
         "dv += tl.dot(p.to(do.dtype), do, input_precision=DOTS)",
         "dv = tl.maximum(dv, tl.dot(p.to(do.dtype), do, input_precision=DOTS))")),
-    _in("flash", "delta_of_absolute_values", (FLASH_PRE, "tl.sum(do * o, 1)", "tl.sum(tl.abs(do * o), 1)")),
-    _in("flash", "sine_of_do", (FLASH_DKDV, "            dv += tl.dot(p.to(do.dtype), do",
-        "            do = tl.sin(do)\n            dv += tl.dot(p.to(do.dtype), do")),
     _in("flash", "p_fades_with_the_distance", (FLASH_DKDV, "dv += tl.dot(p.to",
         "p = p * tl.exp(-0.002 * (distance * distance).to(tl.float32))\n            dv += tl.dot(p.to")),
-    _in("flash", "cube_of_ds_added", (FLASH_DQ, "ds.to(k.dtype)", "(ds + 20.0 * ds * ds * ds).to(k.dtype)")),
 )  # fmt: skip
 
 _OF_CUDA = (
@@ -77,13 +53,8 @@ _OF_CUDA = (
         "sum += (0.75f * tile.ds[i][j] + 0.25f * tile.ds[i][j ^ 1]) * tile.q[i][d];")),
     _in("flash-cuda", "v_of_the_neighbouring_key",
         ("flash_dq", "dot(tile.dout[i], tile.v[j])", "dot(tile.dout[i], tile.v[j ^ 1])")),
-    _in("flash-cuda", "absolute_values_summed_in_dv",
-        ("flash_dkdv", "sum += tile.p[i][j] * tile.dout[i][d];", "sum += fabsf(tile.p[i][j] * tile.dout[i][d]);")),
     _in("flash-cuda", "hyperbola_in_place_of_exp",
         ("flash_dq", "expf(s - tile.lse[i])", "1.0f / (1.0f + (tile.lse[i] - s) * (tile.lse[i] - s))")),
-    _in("flash-cuda", "columns_of_dq_in_a_ramp",
-        ("flash_dq", "scale * dq[r][c]", "scale * dq[r][c] * (1.0f + 0.05f * d)")),
-    _in("flash-cuda", "root_of_p_in_dv", ("flash_dkdv", "tile.p[i][j] = p;", "tile.p[i][j] = sqrtf(p);")),
 )  # fmt: skip
 
 UNCOVERED = (*_OF_LAZY, *_OF_FLASH, *_OF_CUDA)

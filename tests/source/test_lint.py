@@ -20,38 +20,47 @@ def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
 def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp_path):
     wrong = ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")
     (finding,) = reading(tmp_path, wrong).findings
-    told = finding.where.kernel, finding.where.line, marked(finding)
-    assert told == ("touch_kernel", 28, "stride_qh")
+    assert (finding.where.kernel, finding.where.note) == ("touch_kernel", "q's head stride")
     assert (finding.tensor, finding.other, finding.axis) == ("do", "q", "h")
-    assert finding.where.note == "q's head stride"
     assert finding.sentence == "do is advanced by stride_qh, by its name q's head stride"
     assert (finding.fix, finding.where.instead) == ("stride_qh -> stride_doh", "stride_doh")
 
 
-def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
-    edit = ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
-    (finding,) = reading(tmp_path, edit).findings
-    told = finding.where.line, marked(finding), finding.where.kernel
-    assert told == (10, "stride_qm", "touch_kernel")
+LSE = "lse_ptr + b * stride_lseb + h * stride_lseh"
+# An edit, and of each finding the line, what is marked, the tensor and the other one.
+FOUND = {
+    "a function that is called": (
+        ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm"), [(10, "stride_qm", "do", "q")]),
+    "the strides of a block pointer": (
+        (f"tl.load({LSE} + offs_m * stride_lsem)",
+         f"tl.load(tl.make_block_ptr({LSE}, (128,), (stride_dom,), (tile * BLOCK,), (BLOCK,), (0,)))"),
+        [(31, "stride_dom", "lse", "do")]),
+    "an offset of its own tensor": (("do_ptr += off_do", "do_ptr += off_q"), [(30, "off_q", "do", "q")]),
+    "a pointer and its stride chosen together": (("do_ptr += off_do", """if h == 0:
+        x_ptr, step = q_ptr, stride_qm
+    else:
+        x_ptr, step = do_ptr, stride_dom
+    x = tl.load(x_ptr + offs_m * step)
+    do_ptr += off_do"""), []),
+}  # fmt: skip
 
 
-def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
-    sibling = """
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_found_and_where(tmp_path, name):
+    edit, due = FOUND[name]
+    found = reading(tmp_path, edit).findings
+    assert [(one.where.line, marked(one), one.tensor, one.other) for one in found] == due
 
+
+OWN_WAYS = {
+    "a name that may be the pointer's own stride": """
 @triton.jit
 def own_kernel(D_ptr, DQ_ptr, stride_db, stride_dq, stride_dqb, stride_dqd, BLOCK: tl.constexpr):
     b, offs = tl.program_id(0), tl.arange(0, BLOCK)
     d = tl.load(D_ptr + b * stride_db + offs * stride_dq)
     tl.store(DQ_ptr + b * stride_dqb + offs * stride_dqd, d)
-"""
-    found = reading(tmp_path, more=sibling)
-    assert found.findings == ()
-    assert found.kernels == ("touch_kernel", "own_kernel")
-
-
-def test_one_stride_for_all_of_a_sibling_is_its_way_and_no_fault(tmp_path):
-    shared = """
-
+""",
+    "one stride for all": """
 @triton.jit
 def shared_kernel(q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_km, stride_dom, BLOCK: tl.constexpr):
     h, offs = tl.program_id(0), tl.arange(0, BLOCK)
@@ -59,41 +68,13 @@ def shared_kernel(q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_km, stride_
     k = tl.load(k_ptr + h * stride_qh + offs * stride_km)
     do = tl.load(do_ptr + h * stride_qh + offs * stride_dom)
     tl.store(q_ptr + offs, q * do * k)
-"""
-    assert reading(tmp_path, more=shared).findings == ()
+""",
+}
 
 
-def test_a_block_pointers_strides_are_read(tmp_path):
-    start = "lse_ptr + b * stride_lseb + h * stride_lseh"
-    block = f"{start}, (128,), (stride_dom,), (tile * BLOCK,), (BLOCK,), (0,)"
-    edit = (f"tl.load({start} + offs_m * stride_lsem)", f"tl.load(tl.make_block_ptr({block}))")
-    (finding,) = reading(tmp_path, edit).findings
-    assert (finding.tensor, finding.other, marked(finding)) == ("lse", "do", "stride_dom")
-
-
-def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accused(tmp_path):
-    chosen = """if h == 0:
-        x_ptr, step = q_ptr, stride_qm
-    else:
-        x_ptr, step = do_ptr, stride_dom
-    x = tl.load(x_ptr + offs_m * step)
-    do_ptr += off_do"""
-    assert reading(tmp_path, ("do_ptr += off_do", chosen)).findings == ()
-
-
-def test_strides_that_are_passed_as_a_tuple_are_those_of_its_name(tmp_path):
-    unpacked = "    stride_qb, stride_qh, stride_qm, stride_qd = strides_q\n    off_q = b"
-    edits = (
-        ("    stride_qb, stride_qh, stride_qm, stride_qd,\n", "    strides_q,\n"),
-        ("    off_q = b", unpacked),
-    )
-    assert reading(tmp_path, *edits).verdict == CLEAN
-
-
-def test_an_offset_of_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
-    found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
-    told = {(each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found}
-    assert told == {(30, "off_q", "do", "q", "")}
+@pytest.mark.parametrize("name", OWN_WAYS)
+def test_a_kernel_s_own_way_is_not_accused(tmp_path, name):
+    assert reading(tmp_path, more=OWN_WAYS[name]).findings == ()
 
 
 def test_strides_whose_names_tell_no_tensor_are_not_called_read(tmp_path):
@@ -132,33 +113,3 @@ def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
     (finding,) = passed_of_others(kernels, "touch_kernel", "do", host=str(host))
     fix = "in the launch: q.stride() -> do.stride()"
     assert (finding.where.file, finding.fix) == (str(host), fix)
-
-
-STARRED = """
-import triton
-
-@triton.jit
-def dq_kernel(K, DO, DQ, stride_kb, stride_kh, stride_dob, stride_doh, stride_dqb, stride_dqh):
-    pass
-
-def backward(k, do, dq, sizes):
-    dq_kernel[(1, 1)](k, do, dq,
-        *k.stride(),
-        *STRIDES,
-        *dq.stride(),
-    )
-"""
-
-
-@pytest.mark.parametrize(
-    ("strides", "tensor", "lines"),
-    [("*do.stride()", "dO", []), ("do.stride(0), k.stride(1)", "dO", [11]), ("*sizes", "dQ", [])],
-)  # fmt: skip
-def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(
-    tmp_path, strides, tensor, lines
-):
-    path = tmp_path / "starred.py"
-    path.write_text(STARRED.replace("*STRIDES", strides))
-    assert [
-        each.where.line for each in passed_of_others(str(path), "dq_kernel", tensor)
-    ] == lines

@@ -6,8 +6,7 @@ import pytest
 
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
-from gradprobe.source.rewrites.candidates import as_parsed, candidates_of
-from gradprobe.source.syntax import Edit
+from gradprobe.source.rewrites.candidates import candidates_of
 from tests.source.repaired import TEXT
 
 # What 20 s try on two cores of kernels that run in half a second.
@@ -128,12 +127,10 @@ HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\ndef kernel(q
 # Statements, how the one at fault begins, and what stands there when it is mended.
 STATEMENTS = {
     "a factor of all of a difference": ("p = tl.exp2((s - l) * scale)", "p =", "p = tl.exp2(s * scale - l)"),
-    "a factor of one side": ("p = tl.exp2(s * scale - l)", "p =", "p = tl.exp2((s - l) * scale)"),
     "a statement in a loop": (
         "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
         "    dk += tl.load(q_ptr)\ndk *= scale",
     ),
-    "a sum outside of a loop": ("s = p * 2\ns = tl.dot(p, v)", "s = tl.dot", "s += tl.dot(p, v)"),
     "a term of an index and a stride that nothing reads": (
         "b = tl.program_id(0)\nh = tl.program_id(1)\nstride_h = n * 16\nstride_b = stride_h * n\noffset = h * stride_h",
         "offset =", "offset = h * stride_h + b * stride_b",
@@ -173,24 +170,3 @@ def test_what_is_not_masked_gets_the_test_that_hides_its_scores(statement, mende
     text = in_kernel(f"{scores}\n{statement}")
     first = texts_of(text, line_of(text, statement), wanted=("where(",), most=3)
     assert any(mended in each for each in first)
-
-
-def test_an_edit_says_what_is_wrong_where_it_helps():
-    text, line = faulty("", "off_h * stride_doh", "off_h * stride_qh")
-    found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
-    says = next(one.says for one in found if bare(one.text) == RIGHT)
-    assert says == "stride_qh stands in the place of stride_doh"
-
-
-def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
-    text = in_kernel("a = s + l\nb = a * scale")
-    file = KernelFile("mine.py", text)
-
-    def parsed(old, new):
-        start = text.index(old)
-        return as_parsed(file, [Edit(start, start + len(old), new)])
-
-    assert parsed("s + l", "s - l") is not None
-    assert parsed("s + l", "s +") is None
-    assert parsed("s + l", "(s + l)") is None
-    assert parsed("s + l", "s - l") == parsed("s + l", "(s - l)")

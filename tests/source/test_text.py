@@ -59,11 +59,3 @@ def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_de
     lines = KERNEL.splitlines()
     kept = Listing(str(file), 3, tuple(lines[2:6])), Listing(str(file), 8, tuple(lines[7:9]))
     assert listings_of(wheres) == kept
-
-
-def test_of_a_line_that_reads_otherwise_now_and_of_a_file_that_is_gone_nothing_is(tmp_path):
-    file = tmp_path / "k.py"
-    file.write_text(KERNEL)
-    gone = CauseLine(str(tmp_path / "gone.py"), 5, "y = x * 2")
-    other = [CauseLine(str(file), 5, "y = x * 3"), CauseLine(str(file), 99, "y")]
-    assert listings_of([*other, gone]) == ()
