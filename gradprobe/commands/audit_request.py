@@ -47,6 +47,7 @@ def audited(request: CheckRequest) -> Report:
 
 
 def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
+    from ..frontends import TORCH
     from ..inputs.versions import installed_versions
     from ..pipeline.reported import run_of
 
@@ -59,7 +60,7 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
         target=CheckedTarget(
             name=made.target.name,
             family=case.family,
-            backend=made.attempt.how.library,
+            backend=TORCH,
             function=source.name,
             file=source.file,
             line=source.line,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..inputs.draw import in_float64, outputs_of
 from ..inputs.tensor_layouts import Inputs, place
-from ..model.assignment import OUTPUTS, PLAIN
+from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
@@ -181,7 +181,8 @@ def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -
     wide = values | outputs_of(case, reference.outputs, values)
     experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
     with experiment.stopwatch.timed("reference"):
-        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
+        asked = replace(case, shapes=reference.shapes, implied=reference.implied)
+        trace = run_target(reference, asked, place(wide, ())).trace
         if trace is not None:
             x = attention_of(case, inputs.values)
             precision = precision_of(case.dtype, dots_of(experiment))

@@ -12,10 +12,12 @@ from .kernel_file import KernelFile
 from .syntax import (
     arguments_of,
     bound_by,
+    bound_in,
     head_of,
     inside,
     lines_of,
     names_in,
+    read_by,
     refuses,
     statements,
 )
@@ -108,7 +110,7 @@ class Reach:
         return [goal for goal in left if goal.kind == CALLER or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
-        """Whether it would say something of the edit.
+        """Whether the edit changes, or feeds, what runs there alone, or calls it.
 
         What a compiler's constants leave out is another kernel: there only what is changed
         counts.
@@ -116,13 +118,18 @@ class Reach:
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
         statement = self.nodes[goal.line]
-        if (
-            goal.kind != SIDE
-            or not isinstance(statement, ast.If)
-            or self._varies(statement.test)
-        ):
+        lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
+        if self.edited & {*lines, *head_of(statement)}:
             return True
-        return not self.edited.isdisjoint({*self._side(goal), *head_of(statement)})
+        if (
+            goal.kind == SIDE
+            and isinstance(statement, ast.If)
+            and not self._varies(statement.test)
+        ):
+            return False
+        is_outside = not self.edited <= {*_lines(self.function.body)}
+        inner = [self.nodes[line] for line in lines if line in self.nodes]
+        return any(is_outside or read_by(node) & self._fed for node in inner)
 
     def _side(self, goal: Goal) -> range:
         node = self.nodes[goal.line]
@@ -135,6 +142,16 @@ class Reach:
             return True
         bound = map(bound_by, filterfalse(_is_constexpr, self.nodes.values()))
         return not names.isdisjoint(chain.from_iterable(bound))
+
+    @cached_property
+    def _fed(self) -> set[str]:
+        found, before = set[str](), None
+        while found != before:
+            before = set(found)
+            for node in self.nodes.values():
+                if self.edited & {*head_of(node)} or read_by(node) & found:
+                    found.update(bound_in(node))
+        return found
 
 
 def reach_of(

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ..frontends.triton import gpu_stood_in
-from ..model.assignment import OUTPUTS
+from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import NUMBER, PAIR
 from ..model.failures import (
     Failure,
@@ -55,6 +55,9 @@ class Target:
     ranks: Callable[..., Any] | None = field(default=None, compare=False)
     """What runs it in several ranks: see `probing.observe`."""
     window_form: str = PAIR
+    shapes: str = PLAIN
+    """Of a reference: the axes of the tensors that it takes; `implied`: what it does by itself."""
+    implied: tuple[str, ...] = ()
 
     @property
     def is_backward(self) -> bool:

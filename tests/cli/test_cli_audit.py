@@ -31,10 +31,10 @@ def test_a_wrong_reference_exits_with_1_and_its_line_and_a_right_one_with_0(fold
     assert report.verdict == "mismatch"
     assert report.diagnoses[0].fault == "mask/causal"
     assert [line.plain for line in rendered(report, Terminal(100, None, utf8=True))] == lines
-    ran = run("audit mine.py:one_head")
+    ran = run("audit mine.py:by_formulas")
     assert ran.code == 0
-    assert ran.out.startswith("MATCH  mine.py:one_head is right: every element in 6 cases")
-    assert "called with torch tensors of [L, D]" in ran.out
+    assert ran.out.startswith("MATCH  mine.py:by_formulas is right: every element in 6 cases")
+    assert "called with torch tensors of [B, H, L, D]" in ran.out
 
 
 def test_check_refuses_a_wrong_reference_with_its_line_and_says_nothing_of_the_kernel(folder):

@@ -1,11 +1,9 @@
 """Wrong references are refused, each with its first wrong formula and its line; right ones of any style are not."""
 
 import pytest
-import torch
 
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
 from gradprobe.pipeline.audit import audit, audited_target
-from gradprobe.reference import manual_attention_backward
 from tests.pipeline import written
 from tests.sampling import sampled
 
@@ -24,12 +22,11 @@ def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(nam
     assert first.fix == "delta = rowsum(P * dP)" or "lazy" not in name
 
 
-@sampled("name", written.RIGHT, push=["by_scalar_loops", "rows_before_heads", "with_a_mask"])
+@sampled("name", written.RIGHT, push=["rows_before_heads", "by_grad"])
 def test_a_right_reference_of_any_style_is_not_refused(name):
     made = audit(f"{FILE}:{name}", seeds=1)
-    how = made.attempt.how
     assert made.attempt.is_right
-    assert (how.library, how.shapes, how.mask) == written.RIGHT[name]
+    assert made.attempt.case.shapes == written.RIGHT[name]
     assert made.diagnoses == made.known == ()
 
 
@@ -58,32 +55,17 @@ def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
         audited_target(f"{FILE}:unmasked_again", None)
 
 
-def test_a_tuple_in_another_order_is_right():
-    def backward(q, k, v, do):
-        p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
-        dp = do @ v.mT
-        ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-        return p.mT @ do, ds @ k, ds.mT @ q
-
-    made = audit(backward, seeds=1)
-    assert made.attempt.is_right
-    assert made.attempt.how.order == "dV dQ dK"
-
-
 @sampled("reference, failure, words", [
     (lambda q, k, v, do: {}["a table"], TargetFailure, "raised KeyError .*'a table'"),
     (lambda q, k, v, do, table: None, UsageFailure, "needs a parameter 'table' that gradprobe has no value for"),
     (lambda q, k, v, do: {}, TargetFailure, "returned nothing to compare"),
-    (lambda q, k, v, do: {"dQ": q[..., :1]}, TargetFailure, r"raised TypeError .*: it returned dQ of \[.*, 1\] for \["),
+    (lambda q, k, v, do: {"dQ": q[..., :1]}, TargetFailure, r"returned dQ of the wrong shape"),
 ], push=2)  # fmt: skip
 def test_what_cannot_be_called_is_refused_with_what_it_raised(reference, failure, words):
     with pytest.raises(failure, match=words):
         audit(reference)
 
 
-def test_a_reference_in_numpy_for_one_head_is_a_target_of_whole_tensors():
-    reference = audited_target(f"{FILE}:by_scalar_loops", None)
-    q, k, v, do = (torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(4))
-    came = reference.function(q=q, k=k, v=v, do=do, causal=True)
-    due = manual_attention_backward(q, k, v, do, causal=True)
-    assert all(torch.allclose(came[name], due[name]) for name in ("dQ", "dK", "dV"))
+def test_a_reference_of_rows_before_heads_judges_as_it_takes_its_tensors():
+    reference = audited_target(f"{FILE}:rows_before_heads", None)
+    assert (reference.shapes, reference.implied) == ("blhd", ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - as people write it
 
@@ -46,7 +45,7 @@ def over_the_wrong_axis(q, k, v, do):
     scale = q.shape[-1] ** -0.5
     p = torch.softmax(q @ k.mT * scale, dim=-2)
     ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
-    return p @ v, ds @ k * scale, ds.mT @ q * scale, p.mT @ do
+    return {"O": p @ v, "dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
 def delta_of_another_o(q, k, v, dout, scale=None):
@@ -84,7 +83,7 @@ def masked_afterwards(Q, K, V, dO):
     P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()
     dP = dO @ V.mT
     dS = P * (dP - (dO * (P @ V)).sum(-1, keepdim=True)) / D**0.5
-    return P @ V, dS @ K, dS.mT @ Q, P.mT @ dO
+    return {"O": P @ V, "dQ": dS @ K, "dK": dS.mT @ Q, "dV": P.mT @ dO}
 
 
 def keys_and_values_swapped(q, k, v, do):
@@ -114,40 +113,12 @@ WRONG = {
 # --- right
 
 
-def by_scalar_loops(q, k, v, do):
-    """One head, [L, D], causal."""
-    L, D = q.shape
-    dq, dk, dv = np.zeros((L, D)), np.zeros((L, D)), np.zeros((L, D))
-    for i in range(L):
-        s = [sum(q[i, d] * k[j, d] for d in range(D)) / math.sqrt(D) for j in range(i + 1)]
-        e = [math.exp(x - max(s)) for x in s]
-        p = [x / sum(e) for x in e]
-        dp = [sum(do[i, d] * v[j, d] for d in range(D)) for j in range(i + 1)]
-        delta = sum(a * b for a, b in zip(p, dp, strict=True))
-        for j in range(i + 1):
-            ds = p[j] * (dp[j] - delta) / math.sqrt(D)
-            dq[i] += ds * k[j]
-            dk[j] += ds * q[i]
-            dv[j] += p[j] * do[i]
-    return dq, dk, dv
-
-
-def one_head(q, k, v, do, scale=None):
-    scale = 1 / q.shape[1] ** 0.5 if scale is None else scale
-    p = torch.softmax(q @ k.t() * scale, dim=1)
-    dp = do @ v.t()
-    ds = p * (dp - (p * dp).sum(1, keepdim=True))
-    return ds @ k * scale, ds.t() @ q * scale, p.t() @ do
-
-
-def in_numpy(q, k, v, o, lse, d_out, causal):
-    scale = q.shape[-1] ** -0.5
-    p = np.exp(np.matmul(q, np.swapaxes(k, -1, -2)) * scale - lse[..., None])
-    p = np.tril(p) if causal else p
-    dp = np.matmul(d_out, np.swapaxes(v, -1, -2))
-    ds = p * (dp - np.sum(d_out * o, -1, keepdims=True)) * scale
-    dk, dv = np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d_out)
-    return np.matmul(ds, k), dk, dv
+def by_formulas(q, k, v, do, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    p = torch.softmax(q @ k.mT * scale, dim=-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    return ds @ k * scale, ds.mT @ q * scale, p.mT @ do
 
 
 class Gradients(NamedTuple):
@@ -168,21 +139,8 @@ def rows_before_heads(q, k, v, dout, causal=True):
     return Gradients(dq, dk, torch.einsum("bhts,bthd->bshd", p, dout))
 
 
-def with_a_mask(q, k, v, do, mask=None):
-    s = q @ k.mT / math.sqrt(q.size(-1))
-    p = (s if mask is None else s.masked_fill(mask, -torch.inf)).softmax(-1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) / math.sqrt(q.size(-1))
-    return ds @ k, ds.mT @ q, p.mT @ do
-
-
-RIGHT = {
-    "by_scalar_loops": ("numpy", "ld", ""), "one_head": ("torch", "ld", ""),
-    "in_numpy": ("numpy", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
-    "with_a_mask": ("torch", "bhld", "hide"),
-    "by_grad": ("torch", "bhld", ""),
-}  # fmt: skip
-"""By name: what it takes, in which order of axes, and what True in its mask means."""
+RIGHT = {"rows_before_heads": "blhd", "by_formulas": "bhld", "by_grad": "bhld"}
+"""By name: in which order of axes it takes its tensors."""
 
 
 # --- further ones: narrow arithmetic, another loss, lazy attention
@@ -204,6 +162,7 @@ def of_the_sum(q, k, v, do):
 
 
 def by_grad(q, k, v, do):
+    q, k, v = (x.clone().requires_grad_() for x in (q, k, v))
     o = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
     return torch.autograd.grad(o, (q, k, v), do)
 

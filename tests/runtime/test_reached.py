@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.frontends.python.traces import reached_goals
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.reach import CALLER, SIDE, TURNS, Goal, reach_of
+from gradprobe.source.reach import CALLER, SIDE, STATEMENT, TURNS, Goal, reach_of
 
 TEXT = '''
 def kernel(n, flag, late):
@@ -83,7 +83,20 @@ def kernel(X, n, first, CAUSAL: tl.constexpr, T: tl.constexpr):
     tl.debug_barrier()
     return
 """
-LONG_ONES = Goal(SIDE, 9, 1)
+CAUSAL_ALONE, LONG_ONES, ANY_TURN = Goal(SIDE, 5, 0), Goal(SIDE, 9, 1), Goal(STATEMENT, 8)
+
+
+EITHER = {ANY_TURN, LONG_ONES}
+
+
+@pytest.mark.parametrize(("edited", "tells"), [
+    (3, EITHER), (5, {CAUSAL_ALONE} | EITHER), (8, EITHER), (11, set()), (2, EITHER), (99, EITHER),
+])  # fmt: skip
+def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, tells):
+    """A line of the signature, and one of a launch, may feed all of it."""
+    (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {edited})
+    left = set(reach.goals) - {Goal(SIDE, 5, 1), Goal(SIDE, 9, 0)}
+    assert {goal for goal in left if reach.tells(goal)} & {CAUSAL_ALONE, *EITHER} == tells
 
 
 @pytest.mark.parametrize(("test", "tells"), [
