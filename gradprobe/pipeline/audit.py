@@ -126,8 +126,6 @@ class ReferenceSearch:
         """The first that is right, or explained with a right result; else one that is explained, or has one."""
         raised, attempts = list[Failure](), list[Attempt]()
         for options in self._ways():
-            if attempts and options["shapes"] != attempts[0].case.shapes:
-                break
             try:
                 attempts.append(self.attempt(options))
             except Failure as failure:
