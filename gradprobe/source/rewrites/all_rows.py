@@ -324,7 +324,7 @@ ROWS: tuple[Row, ...] = (
     Row("another-stride", "{old} stands in the place of {new}", "S1", (another_stride,),
         (grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
-        (other_owner,), (grammar.owner_meant,), of_hosts=True, planted_in="hosts"),
+        (other_owner,), planted_in="hosts"),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
         (own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3",

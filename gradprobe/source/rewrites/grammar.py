@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
-from itertools import combinations, filterfalse, islice, pairwise, product, repeat
+from itertools import filterfalse, islice, pairwise
 
-from ..kernel_file import KernelFile, by_parameter
+from ..kernel_file import KernelFile
 from ..parameter_names import (
     belongs,
-    core,
     has_axis,
     has_strides,
     is_like_one,
@@ -30,9 +29,7 @@ from ..syntax import (
     inside,
     keywords,
     names_in,
-    owner_of,
     parameters,
-    place_of,
 )
 from .patterns import FAMILIES, TOKEN, Spot, Undone, is_delta, parsed
 
@@ -43,14 +40,9 @@ _ALIKE, _FEW_STATEMENTS = 0.7, 5
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _INFINITE = 'float("-inf")'
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
-# What masks are called, scores, positions of rows and of keys, and the size of a head.
+# What masks are called, and scores.
 _MASK = re.compile(r"mask|valid|bound", re.IGNORECASE)
 _SCORES = re.compile(r"qk|score|^s|att|logit", re.IGNORECASE)
-_ROWS, _KEYS = re.compile(r"m|q|row|(^|_)i"), re.compile(r"n(?!t)|k|col|(^|_)j")
-_DIMS = re.compile(r"D$|D_|DIM|DMODEL|HEAD", re.IGNORECASE)
-_POSITIONS = re.compile(
-    r"^(o|off|offs|offsets?|idx|index|pos|rows?|cols?|range)_|_(offs|offsets?|idx|pos|range)$"
-)
 # How many names or vectors are tried, and how many tests or rows.
 _FEW, _MORE = 3, 8
 
@@ -65,22 +57,6 @@ def another_name(at: Spot) -> Undone:
             is_other_kind = at.is_on_device and (node.id in own) != (other in own)
             rank = 1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number
             yield at.put(rank, node, "_new", other)
-
-
-def owner_meant(at: Spot) -> Undone:
-    """`do.stride(1)` for `q.stride(1)` where the parameter there is called stride_doh."""
-    for kernel in at.file.kernels if not at.is_on_device else ():
-        for call in at.file.calls_of(kernel.name):
-            for name, value in by_parameter(call, parameters(kernel)):
-                owner, tensor = owner_of(value), core(stride_by_name(name)[0])
-                if (
-                    owner in at.nodes
-                    and owner is not None
-                    and tensor not in ("", core(owner.id))
-                ):
-                    for other in at.scope:
-                        if core(other) == tensor:
-                            yield at.put(-1.0, owner, "_new", other)
 
 
 def term_missing(at: Spot) -> Undone:
@@ -101,18 +77,16 @@ def term_missing(at: Spot) -> Undone:
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
-    """(rank, term): first an index and a stride that nothing reads."""
-    beside, made = {*at.reads, *at.targets}, set(bound_in(*at.function.body))
+    """(rank, term): first of a stride that nothing reads."""
+    beside = {*at.reads, *at.targets}
     for stride in filter(has_axis, at.scope):
         tensor, axis = stride_by_name(stride)
-        is_unread, is_own = stride in at.unread, not tensor or belongs(stride, beside)
-        for index in at.scope if is_unread else ():
-            if index in at.unread & made and index != stride and not has_axis(index):
-                yield 0.2, f"{index} * {stride}"
+        is_own = not tensor or belongs(stride, beside)
         if stride not in beside and (is_own or is_like_one(stride, beside)):
             for index in _indices(at.file, axis):
                 if index in at.scope and index not in beside:
-                    yield (0.3 if is_unread else 1.8) + (not is_own), f"{index} * {stride}"
+                    rank = (0.3 if stride in at.unread else 1.8) + (not is_own)
+                    yield rank, f"{index} * {stride}"
 
 
 @lru_cache(maxsize=256)
@@ -177,23 +151,10 @@ def constant_changed(at: Spot) -> Undone:
         if type(value) is int:
             others = [(2.5, str(value + 1)), (2.5, str(value - 1))][: 1 + (value > 0)]
         elif value in (0.0, 1.0) and isinstance(value, float):
-            others = [*_factors(at), (2.0, "0.0")] if value else [(2.0, "1.0")]
-            others.append((2.0, _INFINITE))
+            others = [(2.0, _INFINITE), (2.0, "0.0" if value else "1.0")]
+            others += [(1.0, factor) for factor in scales(at.scope)] if value else []
         for rank, text in others:
             yield at.put(rank, node, "_new", text)
-
-
-def _factors(at: Spot) -> Iterator[tuple[float, str]]:
-    known, text = scales(at.scope), at.file.text_of(at.function)
-    for factor in known:
-        yield 1.0, factor
-    for pair in combinations(known[:_MORE], 2):
-        yield 1.9, " * ".join(pair)
-    others = {*parameters(at.function), *filter(_POSITIONS.search, at.scope)}
-    rows = [name for name in filterfalse(_MASK.search, at.scope[::-1]) if name not in others]
-    for number, row in enumerate(rows[:_MORE]):
-        form = f"{row}[:, None]"
-        yield 1.6 + (form not in text) * (0.4 + 0.1 * number), form
 
 
 # --- masks
@@ -252,7 +213,7 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
     masks.sort(key=lambda name: name not in at.unread)
     for name in masks[:_FEW]:
         known += [(1.5, f"{name}[:, None]"), (1.5, f"{name}[None, :]"), (1.5, name)]
-    return [*known, *zip(repeat(1.5), _of_positions(at))]
+    return known
 
 
 @lru_cache(maxsize=4)
@@ -274,33 +235,6 @@ def _conditions(file: KernelFile) -> list[str]:
             if inside(node, ast.Subscript):
                 found[file.text_of(node)] = None
     return list(found)
-
-
-def _of_positions(at: Spot) -> Iterator[str]:
-    loop = next(at.file.above(at.statement, ast.For, ast.While), None)
-    starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
-    positions, axes = _positions(at.function), ("[:, None]", "[None, :]")
-    rows = list(filter(_ROWS.search, positions))[-_FEW:]
-    keys = list(filter(_KEYS.search, positions))[-_FEW:]
-    for row, key, axis in product(rows, keys, (0, 1)):
-        here, there = row + axes[axis], key + axes[1 - axis]
-        yield f"{here} >= {there}"
-        for start in starts:
-            yield f"{here} >= ({start} + {there})"
-            yield f"({start} + {here}) >= {there}"
-
-
-@lru_cache(maxsize=256)
-def _positions(function: ast.FunctionDef) -> list[str]:
-    found = dict.fromkeys(filter(_POSITIONS.search, parameters(function)))
-    for node in sorted(inside(function, ast.Assign), key=place_of):
-        value, names = node.value, names_in(node.value)
-        is_other = inside(value, ast.Subscript, ast.Div) or calls_in(value, "load", "where")
-        if is_other or any(map(_DIMS.search, names)):
-            continue
-        if names & found.keys() or calls_in(value, "arange"):
-            found |= dict.fromkeys(bound_in(node))
-    return list(filterfalse(_MASK.search, found))
 
 
 def moved(at: Spot) -> Undone:
