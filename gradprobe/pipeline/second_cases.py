@@ -23,7 +23,7 @@ from .probe import probed
 from .resolve import Problem
 
 # A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
-_SHORT, _LONGER = 24, 40
+_SHORT = 24
 _BATCHES, _HEADS = 3, 10
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
@@ -73,11 +73,8 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
     if is_softmax and has_heads and not is_grouped:
         yield Ability("grouped heads", "--kv-heads")
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        is_taken = {"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys()
-        is_run = is_taken and not case.causal and small().get("seqlen") == _SHORT
-        for words, rows in (("more keys than rows", _SHORT), ("more rows than keys", _LONGER)):
-            sizes = {"seqlen_q": rows, "seqlen_k": _SHORT + _LONGER - rows}
-            yield Ability(words, "--seqlen-q, --seqlen-k", small(**sizes) if is_run else {})
+        for words in ("more keys than rows", "more rows than keys"):
+            yield Ability(words, "--seqlen-q, --seqlen-k")
     if is_square and small().get("seqlen") == _SHORT and (options := small(seqlen=1)):
         yield Ability("a single row and key", "--seqlen", options)
     for name, option in _CONVENTIONS.items():
@@ -92,11 +89,11 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     if is_alone or problem.fixed & options.keys():
         return {}
     sizes = {"batch": 1} | ({"heads": 2} if case.kv_heads == case.heads else {})
-    if not {*OF_LENGTH} & problem.request.options.keys() and "seqlen_q" not in options:
+    if not {*OF_LENGTH} & problem.request.options.keys():
         sizes["seqlen"] = _SHORT
     given = {name: size for name, size in sizes.items() if name not in problem.fixed} | options
-    rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
-    keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
+    length = given.get("seqlen", 0)
+    rows, keys = length or case.seqlen_q, length or case.seqlen_k
     scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys
     return given if scores <= _MOST_SCORES else {}
 

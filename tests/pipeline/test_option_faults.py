@@ -46,10 +46,8 @@ def off_by_one(ends):
 IN_THE_FORWARD = {
     "aligned to the top left": ({}, lambda values: {"align": "top-left"}),
     "window aligned otherwise": ({"window": (9, 4), "causal": False}, lambda values: {"align": "top-left"}),
-    "no sink": ({"sinks": True}, lambda values: {"sinks": values["sinks"] - torch.inf}),
     "the sink of head 0": ({"sinks": True}, lambda values: {"sinks": first_alone(values["sinks"])}),
     "no alibi": ({"alibi": True}, lambda values: {"alibi": None}),
-    "the slope of head 0": ({"alibi": True}, lambda values: {"alibi": first_alone(values["alibi"])}),
     "alibi aligned otherwise": (
         {"alibi": True, "causal": False}, lambda values: {"align": "top-left"},
     ),

@@ -1,16 +1,13 @@
 """Targets that take [B, L, H, D], [L, H, D] and the like are checked without an adapter."""
 
 import pytest
-import torch
 
-from gradprobe.model.assignment import SHAPES, given_back, sizes_taken, taken
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from tests.cli.command import run
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
-SIZES = {"q": (1, 1, 5, 4), "lse": (1, 1, 5)}
 WRITTEN = '''
 import torch
 
@@ -41,16 +38,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shaped.py").write_text(WRITTEN)
     return tmp_path
-
-
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("name", SIZES)
-def test_what_a_target_takes_is_a_view_and_comes_back_as_it_was(shapes, name):
-    tensor = torch.randn(SIZES[name])
-    turned = taken(tensor, name, shapes)
-    assert turned.data_ptr() == tensor.data_ptr()
-    assert tuple(turned.shape) == sizes_taken(tuple(tensor.shape), name, shapes)
-    assert torch.equal(given_back(turned, name, shapes), tensor)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,6 @@ HIDDEN = (
         ("flash_dq_kernel", "kv_h = h // group", "kv_h = h % (n_heads // group)")),
     _in_flash("first_head_of_a_group_alone", "grouped",
         ("flash_dkdv_kernel", "for member in range(group)", "for member in range(1)")),
-    _in_flash("as_many_keys_as_rows", "M=96 N=131",
-        ("flash_dq_kernel", "stride_kn, stride_kd, live_n", "stride_kn, stride_kd, live_m")),
     _in_flash("diagonal_from_the_top_left", "causal M=96 N=131",
         ("flash_dkdv_kernel", "shift = n_keys - n_rows if BOTTOM_RIGHT else n_rows * 0", "shift = n_rows * 0")),
     _in_flash("sum_of_dead_rows_not_guarded", "dead-rows",
@@ -50,8 +48,6 @@ HIDDEN = (
         ("flash_dkdv_kernel", 'lse = tl.where(lse == float("-inf"), 0.0, lse)', "lse = lse")),
     _in_flash("window_ends_with_the_first_key_of_a_tile", "window",
         ("rows_of_keys", "tl.minimum(last_n - shift + left + 1", "tl.minimum(start_n - shift + left + 1")),
-    _in_flash("masked_with_a_finite_number", "causal negative",
-        ("flash_dkdv_kernel", 'tl.where(seen, s, float("-inf"))', "tl.where(seen, s, -60.0)")),
     _in_flash("softcap_derivative_missing", "softcap", ("flash_dq_kernel", "ds *= steepness", "ds *= 1.0")),
 )  # fmt: skip
 

@@ -66,11 +66,6 @@ CUDA_FAULTS = (
         memory="race", array="dk", right_on_cpu=True,
         code=("dk_ptr[(start_n + j) * stride_dkn + e * stride_dkd] += scale * sum;",), fault_class="RACE",
         cause="race/dK"),
-    cuda("tile_summed_where_thread_y_is_0", "flash", "flash_dkdv",
-        (("            for (int r = 0; r < BLOCK_N / THREADS; ++r) {\n"
-        "                const int j = threadIdx.y + r * THREADS;",
-        "            for (int r = 0; threadIdx.y == 0 && r < BLOCK_N / THREADS; ++r) {\n"
-        "                const int j = threadIdx.y + r * THREADS;"),), first="dK", row=1),
     cuda("p_added_to_what_is_not_zeroed", "flash", "flash_dq", unzeroed=True, edits=
         (("p_ptr[m * stride_pm + n * stride_pn] = p;", "p_ptr[m * stride_pm + n * stride_pn] += p;"),), first="P",
         row=0, memory="unwritten", array="p", code=("p_ptr[m * stride_pm + n * stride_pn] += p;",), fault_class="N2",
@@ -79,8 +74,6 @@ CUDA_FAULTS = (
         (("const float p = seen ? expf(s - tile.lse[i]) : 0.0f;", "const float p = expf(s - tile.lse[i]);"),
         ("const float dt = p * (dp - tile.delta[i]);", "const float dt = seen ? p * (dp - tile.delta[i]) : 0.0f;")),
         first="P", row=0, fault_class="M1", cause="mask/causal"),
-    cuda("query_tiles_where_key_tiles_are_meant", "flash", "flash_dq",
-        (("start_n < end_n; start_n += BLOCK_N", "start_n < end_n; start_n += BLOCK_M"),), first="P", row=16),
     cuda("barrier_after_the_tile_missing", "flash", "flash_dq",
         ((_LAST_BARRIER, _LAST_BARRIER.replace("        __syncthreads();\n", "")),), first="dQ", memory="race",
         array="memory",
@@ -109,6 +102,4 @@ CUDA_FAULTS = (
         code=("tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
         "sum += tile.ds[i][j] * tile.k[j][d];"), fault_class="RACE", cause="race/dQ race/dS race/memory",
         why=_SHARED),
-    cuda("lazy_tau_of_the_wrong_row", "lazy", "lazy_dq",
-        (("const float z = p + tau / (float)(m + 1);", "const float z = p + tau / (float)(n + 1);"),), first="dP"),
 )  # fmt: skip

@@ -76,15 +76,11 @@ INSIDE = (
         inherited=names("dP dS dQ dK dV"), options={"mask": "random"},
         says=("another mask", "entries are seen that are masked and", "entries are masked that are seen"),
         cause="index/mask-head"),
-    box("scale_missing_in_dq", "A", NO_SCALE[:1], first="dQ", head=0, own=names("dQ"),
-        says=("by the factor 4 throughout", *OF_DQ)),
     box("do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
         inherited=names("delta dS dQ dK"), passes=CONTIGUOUS, says=("dO is read with q's head stride", *BOTH),
         options={"heads": 3}),
     box("do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
         passes=CONTIGUOUS, says=("dO is read with q's head stride", *OF_DKDV), cause="stride/do-head", seen="dP"),
-    box("kv_heads_mapped_by_remainder", "S3", KV_HEADS, first="P", head=0, own=names("P dS dQ dK dV"),
-        options=GROUPED, says=("whole rows of P are 0", "heads 1-2", *BOTH)),
     box("last_partial_row_tile_lost_in_dkdv", "M3", (LAST_ROWS_LOST,), first="P", head=0, row=32, own=names("P"),
         inherited=names("dS dK dV"), says=("whole rows of P are 0 (rows 32-35, heads 0-1)", *OF_DKDV)),
     box("last_partial_key_tile_lost_in_dq", "M3",
@@ -96,9 +92,6 @@ INSIDE = (
     box("dv_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dv += tl.dot", "dv = tl.dot"),), first="dV",
         head=0, own=names("dV"), says=("what computes dV is at fault", "dS is right in dQ and dK"),
         cause="accumulation/dV"),
-    box("dsink_with_the_other_sign", "A",
-        (Edit(PREPROCESS, "-tl.sum(share * delta, 0)", "tl.sum(share * delta, 0)"),), first="dSink", batch=None,
-        head=0, own=names("dSink"), options={"sinks": True}),
 )  # fmt: skip
 
 EXPORTED = (

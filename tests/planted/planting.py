@@ -88,18 +88,12 @@ class Planted:
 
     Args:
         of: one of TARGETS, whose case `options` change.
-        kind: EQUIVALENT: as right as before; UNCOVERED: of a kind that no hypothesis is about, so that no cause may be
-            named; HIDDEN: right in all that the default check runs, and wrong in `shown_by` of the quick battery.
-        fault_class: of the field's faults: S1, S3, M1, ...
-        cause: the `fault` of the diagnosis that must be named first; of several words any, and `why` says why. ""
-            where the score does not count it.
-        first: the first wrong intermediate; of a race whose numbers come out right, what is raced for.
-        head, batch, row: of the first mismatch, where that is known beforehand.
-        seen: the first mismatched intermediate where the kernels are watched, if that is another.
-        own: what is wrong by itself; `inherited`: what is right given its wrong parents.
-        passes: the layouts that do not show it.
-        says: parts of what is said of the disagreements inside a black box.
-        memory: the kind of the finding about an array on the CPU, which names the lines of `code`.
+        kind: EQUIVALENT: as right as before; UNCOVERED: no cause may be named; HIDDEN: right in all that the default
+            check runs, and wrong in `shown_by` of the quick battery.
+        cause: the `fault` that must be named first; of several words any, and `why` says why. "": not scored.
+        first: the first wrong intermediate; `seen` where the kernels are watched, if that is another.
+        own: what is wrong by itself; `inherited`: what is right given its wrong parents; `passes`: layouts that match.
+        memory: the kind of the finding about an `array` on the CPU, which names the lines of `code`.
         right_on_cpu: every number comes out right where threads run one after another.
         unzeroed: memory that a host of CUDA kernels sets to 0 is left as it is found.
         statements: how each statement begins that the fault is in, where the edits change others.

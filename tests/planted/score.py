@@ -64,20 +64,11 @@ def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
     misses = [each for each in judged if not each.right]
     yield f"{len(misses)} missed" if misses else "none missed"
     for each in misses:
-        yield from _of_miss(each)
-
-
-def _of_miss(judged: Judged) -> Iterator[str]:
-    trial, outcome = judged.trial, judged.outcome
-    yield f"  {trial.title} {outcome.failure}"
-    places = [
-        [getattr(of, axis) for axis in ("first", "batch", "head", "row")]
-        for of in (trial, outcome)
-    ]
-    yield f"    expected  {places[0]} {trial.seen} {trial.cause}"
-    yield f"    came      {outcome.verdict} {places[1]} {sorted(outcome.memory)}"
-    for one in outcome.diagnoses[:2]:
-        yield f"    said      {one.fault} {100 * one.explained:.0f} %: {one.summary}"
+        trial, outcome = each.trial, each.outcome
+        yield f"  {trial.title} {outcome.failure}: expected {trial.first} {trial.head} {trial.row} {trial.cause}"
+        yield f"    came {outcome.verdict} {outcome.first} {outcome.head} {outcome.row} {sorted(outcome.memory)}"
+        for one in outcome.diagnoses[:2]:
+            yield f"    said {one.fault} {100 * one.explained:.0f} %: {one.summary}"
 
 
 def score(names: Sequence[str], workers: int = 0) -> list[Judged]:

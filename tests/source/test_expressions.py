@@ -70,10 +70,3 @@ def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
     count = len(values)
     assert called(module) == due
     assert len(values) == count
-
-
-def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
-    code = module.twice.__code__
-    with pytest.raises(TypeError), followed(module.outer):
-        module.outer(None)
-    assert module.twice.__code__ is code
