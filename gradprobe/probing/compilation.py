@@ -45,12 +45,7 @@ class Compilation(contextlib.ExitStack):
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
         for calls, fork in self._forks:
-            answers = fork.answer(_PATIENCE)
-            # Once more: a fork may end for want of memory, beside all that works meanwhile.
-            if answers is None:
-                with _Fork(partial(_errors_of, calls)) as again:
-                    answers = again.answer(_PATIENCE)
-            _keep(calls, answers or [])
+            _keep(calls, fork.answer(_PATIENCE) or [])
         self._forks.clear()
         errors, unknown = dict[tuple[str, int], CompileError](), dict[str, None]()
         for key, call in self._calls.items():

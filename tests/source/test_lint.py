@@ -35,7 +35,7 @@ FOUND = {
         (f"tl.load({LSE} + offs_m * stride_lsem)",
          f"tl.load(tl.make_block_ptr({LSE}, (128,), (stride_dom,), (tile * BLOCK,), (BLOCK,), (0,)))"),
         [(31, "stride_dom", "lse", "do")]),
-    "an offset of its own tensor": (("do_ptr += off_do", "do_ptr += off_q"), [(30, "off_q", "do", "q")]),
+    "an offset of its own tensor": (("do_ptr += off_do", "do_ptr += off_q"), [(30, "off_q", "do", "q")] * 2),
     "a pointer and its stride chosen together": (("do_ptr += off_do", """if h == 0:
         x_ptr, step = q_ptr, stride_qm
     else:

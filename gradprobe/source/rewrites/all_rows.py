@@ -42,8 +42,6 @@ from .patterns import (
 _SHAPES = {"arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to"}
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
-# A comma behind an argument: between them brackets that close, ends of lines, comments.
-_COMMA = re.compile(r"(?:[\s)\]\\]|#[^\n]*\n)*,")
 _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
 
 
@@ -191,18 +189,9 @@ def own_strides_swapped(at: Spot) -> Undone:
 def mask_dropped(at: Spot) -> Undone:
     """Also `other=`, which means nothing alone."""
     for node in calls_in(at.root, *FAMILIES["ACCESS"]):
-        words = [word for word in node.keywords if word.arg in ("mask", "other")]
+        words = [word.value for word in node.keywords if word.arg in ("mask", "other")]
         if "mask" in keywords(node):
-            yield 0.0, tuple(_without(at.file, node, word) for word in words)
-
-
-def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
-    start, end = file.span(word)
-    before = max(
-        span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start
-    )
-    comma = _COMMA.match(file.text, before[1])
-    return Edit(comma.end() - 1 if comma else start, end, "")
+            yield 0.0, tuple(at.file.replaced(word, "None") for word in words)
 
 
 # --- what patterns ask of what fills their holes
@@ -229,9 +218,7 @@ def is_scalar_term(at: Spot, found: SearchResult) -> bool:
 @lru_cache(maxsize=256)
 def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
     found: set[str] = set()
-    assigned: list[ast.Assign | ast.AugAssign] = [*inside(kernel, ast.Assign)]
-    assigned += inside(kernel, ast.AugAssign)
-    for node in sorted(assigned, key=place_of):
+    for node in sorted(inside(kernel, ast.Assign, ast.AugAssign), key=place_of):
         if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
             found = found.union(*map(names_in, targets_of(node)))
     return found
