@@ -190,14 +190,8 @@ def _without_a_term(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]
 
 def _of_another_head(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, case = _axes_of(name, seen), seen.case
-    letter = next((axis for axis in "hg" if axis in axes), "")
-    if not letter or tensor.shape[axis := axes.index(letter)] == 1:
-        return
-    h = torch.arange(tensor.shape[axis])
-    ways = {"next-head": (h + 1) % len(h)}
-    if letter == "h" and 1 < case.kv_heads < case.heads:
-        ways["kv-head"] = h * case.kv_heads // case.heads
-    for way, index in ways.items():
-        summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
-        fault, own = f"index/{name}-{way}", tensor.stride()
-        yield _Way(fault, summary, "", own, letter, (axis, index))
+    if "h" in axes and 1 < case.kv_heads < case.heads == tensor.shape[axes.index("h")]:
+        index = torch.arange(case.heads) * case.kv_heads // case.heads
+        summary = f"{title(name)} of another head is read: that of its key head's number"
+        heads = axes.index("h"), index
+        yield _Way(f"index/{name}-kv-head", summary, "", tensor.stride(), "h", heads)

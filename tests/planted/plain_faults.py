@@ -42,7 +42,6 @@ def noise(name: str, *edits: Edit, of: str = "plain", **options: Any) -> Planted
 
 
 PLAIN_FAULTS = (
-    plain("index/q-next-head", behind_the_forward("q = q.roll(-1, 1)"), heads=3),
     plain("index/lse-batch", behind_the_forward("lse = lse[:1].expand_as(lse)"), **CAUSAL),
     plain("index/do-kv-head", behind_the_forward("do = do[:, torch.tensor([0, 0, 1, 1])]"), of=BOX,
         **GROUPED),
