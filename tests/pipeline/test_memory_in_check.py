@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from gradprobe.diagnosis.lines import of_strays
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.memory_finding import ERROR, OUTSIDE, WARNING, MemoryFinding
-from gradprobe.numerics.evidence import LayoutRun
+from gradprobe.model.memory_finding import OUTSIDE
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
@@ -90,20 +88,3 @@ def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_
     monkeypatch.setattr(observe, "interprets_triton", lambda: next(there, True))
     report, _ = checked(tmp_path, DKDV, STORE_DV, STORED_FAR, heads=1)
     assert [stray.tensor for stray in report.runs[0].memory if stray.kind == OUTSIDE] == ["dv"]
-
-
-def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():
-    far = MemoryFinding(OUTSIDE, "do", "far away", "k", "f", 7, access="load", lanes=9)
-    assert of_strays([("do=huge", far)])[0].fix.startswith("widen the index")
-    (both, *_) = of_strays([("do=huge", far), ("distinct", far)])
-    assert both.fix == "mask the access by the lengths of the tensor"
-
-
-@pytest.mark.parametrize(
-    ("severities", "matches"), [((WARNING,), True), ((WARNING, ERROR), False)]
-)
-def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severities, matches):
-    memory = tuple(
-        MemoryFinding(OUTSIDE, "q", "outside q", severity=each) for each in severities
-    )
-    assert LayoutRun("contiguous", (), None, None, memory=memory).matches is matches

@@ -48,33 +48,17 @@ def over_the_wrong_axis(q, k, v, do):
     return {"O": p @ v, "dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
-def delta_of_another_o(q, k, v, dout, scale=None):
-    scale = scale or q.shape[-1] ** -0.5
-    attn = torch.softmax(scale * q @ k.mT, -1)
-    out = v
-    delta = (dout * out).sum(-1, keepdim=True)
-    dscores = attn * (dout @ v.mT - delta)
-    return {"dq": scale * dscores @ k, "dk": scale * dscores.mT @ q, "dv": attn.mT @ dout}
-
-
 def mean_for_sum(q, k, v, do, causal=False):
-    B, H, L, D = q.shape
-    scale = D**-0.5
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    for b in range(B):
-        for h in range(H):
-            s = q[b, h] @ k[b, h].T * scale
-            if causal:
-                s[torch.ones(L, L, dtype=torch.bool).triu(1)] = -1e9
-            p = torch.exp(s - s.max(-1, keepdim=True).values)
-            p /= p.sum(-1, keepdim=True)
-            dp = do[b, h] @ v[b, h].T
-            delta = (p * dp).mean(-1, keepdim=True)
-            ds = p * (dp - delta)
-            dq[b, h] = scale * ds @ k[b, h]
-            dk[b, h] = scale * ds.T @ q[b, h]
-            dv[b, h] = p.T @ do[b, h]
-    return dq, dk, dv
+    scale = q.shape[-1] ** -0.5
+    s = q @ k.mT * scale
+    if causal:
+        s[..., torch.ones(s.shape[-2:], dtype=torch.bool).triu(1)] = -1e9
+    p = torch.exp(s - s.max(-1, keepdim=True).values)
+    p /= p.sum(-1, keepdim=True)
+    dp = do @ v.mT
+    delta = (p * dp).mean(-1, keepdim=True)
+    ds = p * (dp - delta)
+    return scale * ds @ k, scale * ds.mT @ q, p.mT @ do
 
 
 def masked_afterwards(Q, K, V, dO):
@@ -99,7 +83,6 @@ WRONG = {
     "unmasked_again": ("mask/causal", "P = torch.softmax(S, dim=-1)"),
     "no_scale_of_gradients": ("factor/dS", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
     "over_the_wrong_axis": ("formula/softmax", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
-    "delta_of_another_o": ("delta/formula", "delta = (dout * out).sum(-1, keepdim=True)"),
     "mean_for_sum": ("delta/mean", "delta = (p * dp).mean(-1, keepdim=True)"),
     "masked_afterwards": ("mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
     "in_float16": ("precision/float16", "q, k, v, do = q.half(), k.half()"),

@@ -1,4 +1,4 @@
-"""The planted faults that the score counts, in about the proportions in which people make them; and all records."""
+"""The planted faults that the score counts, and all records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ from tests.planted.lazy_faults import FAULTS
 from tests.planted.planting import Planted
 from tests.planted.strange_faults import STRANGE_FAULTS
 from tests.planted.uncovered import UNCOVERED
-
-# Of 178 faults in public attention kernels, how many were of each class.
-SEEN = {
-    "S1": 11, "S2": 17, "S3": 15, "I64": 10, "M1": 15, "M2": 9, "M3": 17, "N1": 9, "N2": 7, "A": 19, "DRP": 7,
-    "RACE": 10, "ACC": 4, "ATUNE": 3, "COMP": 7, "PREC": 7, "H1": 10, "GRID": 1,
-}  # fmt: skip
-# What is right in the interpreter and wrong compiled, and grids of more than 65535 blocks, show on a GPU alone.
-ON_A_GPU_ALONE = {"COMP", "GRID"}
 
 _ALL: tuple[Planted, ...] = (
     *FAULTS, *EXPORTED, *INSIDE, *CUDA_FAULTS,

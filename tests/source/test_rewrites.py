@@ -96,12 +96,6 @@ def test_a_stride_of_the_same_axis_comes_late_where_it_goes_wrong_when_contiguou
     assert early < FIRST < late
 
 
-def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what_reads_it():
-    text, _ = faulty("", "ds = p * (dp - delta[:, None])", "ds = p * (dp + delta[:, None])")
-    line = line_of(text, "dq += tl.dot")
-    assert place_of(text, Fault(line, of="dS"), most=None) < place_of(text, line, most=None)
-
-
 def test_the_other_sign_comes_before_a_guard_and_first_where_it_is_known():
     text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp(s + lse[:, None])")
     line, guards = line_of(text, "tl.exp(s +"), text.count("tl.where(")
