@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,10 +11,8 @@ from gradprobe.model.documents import report_from
 from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
 from gradprobe.numerics.finding import RisingErrors
-from gradprobe.pipeline import second_cases
 from gradprobe.probing import compilation
 from gradprobe.render.console import whereabouts
-from tests.cli.command import run_process
 from tests.reported.records import RECORDS, SMALL
 from tests.sampling import tries
 
@@ -87,20 +84,6 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(errors):
     later = RisingErrors().with_more(every[half:]).elements
     for part in (every, [*later, *every[:half]]):
         assert RisingErrors().with_more(part).telling.row == first
-
-
-def test_a_small_case_that_ends_its_process_is_listed(folder):
-    words = "check unused.py:ends_its_process --no-recover --json report.json"
-    assert run_process(words, GRADPROBE_ISOLATE="1").code == 0
-    report = json.loads((folder / "report.json").read_text())
-    assert report["not_checked"] == ["grouped heads (--kv-heads)"]
-
-
-def test_without_forks_what_does_not_compile_in_a_second_case_is_told(check, monkeypatch):
-    monkeypatch.setattr(second_cases, "may_fork", lambda: False)
-    ran, report = check("uncompiled.py:narrow_values --batch 1 --heads 2")
-    assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
-    assert (ran.code, "--head-dim-v 16" in report["reproduce"]) == (3, True)
 
 
 def test_a_fork_of_the_front_end_that_ends_is_told(check, monkeypatch):

@@ -1,7 +1,5 @@
 """Right in the default case; each is wrong, or may be, in what that case does not use."""
 
-import os
-
 import torch
 
 
@@ -30,7 +28,6 @@ def _with(change):
 
 
 of_two_batches = _with(lambda found, q, k: found["dK"][2:].copy_(found["dK"][:1].clone()))
-more_rows_than_keys = _with(lambda found, q, k: found["dQ"][:, :, k.shape[2] :].zero_())
 no_row_alone = _with(lambda found, q, k: found["dV"].mul_(2.0 if q.shape[2] == 1 else 1.0))
 
 
@@ -44,10 +41,4 @@ def deaf_to_scale(q, k, v, do, scale=None):
 
 
 def with_softcap(q, k, v, do, softcap=None, bias=None):
-    return attention(q, k, v, do)
-
-
-def ends_its_process(q, k, v, do):
-    if k.shape[1] < q.shape[1]:
-        os.abort()
     return attention(q, k, v, do)
