@@ -135,10 +135,7 @@ _WRONG_BESIDE = {
     "of_two_batches": "a third batch", "no_row_alone": "a single row and key", "causal_alone": "a causal mask",
     "deaf_to_scale": "another scale",
 }  # fmt: skip
-_SIZES = [
-    "grouped heads (--kv-heads)", "more keys than rows (--seqlen-q, --seqlen-k)",
-    "more rows than keys (--seqlen-q, --seqlen-k)",
-]  # fmt: skip
+_SIZES = ["grouped heads (--kv-heads)", "other numbers of keys (--seqlen-k)"]
 _LISTED = {"attention": _SIZES, "with_softcap": [*_SIZES, "--softcap", "--bias"]}
 _SILENCE = [
     *_at_night([Record(f"unused.py:{name} --fix-budget 0 --no-recover", 1, "",
