@@ -218,7 +218,9 @@ def is_scalar_term(at: Spot, found: SearchResult) -> bool:
 @lru_cache(maxsize=256)
 def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
     found: set[str] = set()
-    for node in sorted(inside(kernel, ast.Assign, ast.AugAssign), key=place_of):
+    assigned: list[ast.Assign | ast.AugAssign] = [*inside(kernel, ast.Assign)]
+    assigned += inside(kernel, ast.AugAssign)
+    for node in sorted(assigned, key=place_of):
         if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
             found = found.union(*map(names_in, targets_of(node)))
     return found
