@@ -179,10 +179,7 @@ def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
 
 
 def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:
-    """The first that explains nearly all; where no hypothesis is named, those of a part.
-
-    Args: best: the hypothesis that is named.
-    """
+    """The first that explains nearly all; where no hypothesis (`best`) is named, those of a part."""
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     is_elsewhere = best is not None and best.tensor and best.not_finite
     asked = {

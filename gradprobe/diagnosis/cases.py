@@ -82,11 +82,9 @@ def others(
     *,
     is_again: bool,
 ) -> Iterator[Trial]:
-    """The cases that every edit is to be right in, as far as the target takes them; none of
-    values from a file.
+    """The cases that every edit is to be right in, as far as the target takes them.
 
-    Args: lengths: the short and the long one; laid: the layouts of the check; is_again: whether
-    all were tried before.
+    Args: lengths: the short and the long one; laid: the check's layouts; is_again: whether all were tried before.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return

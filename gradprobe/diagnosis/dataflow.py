@@ -22,11 +22,7 @@ def seen_in_dataflow(
     run: LayoutRun,
     read: Callable[[FollowedRun], MeasuredRun | None] | None = None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself in a failing run, or what kept it from being followed.
-
-    Args:
-        read: judges what its kernels hold.
-    """
+    """What goes wrong by itself in a failing run; `read` judges what its kernels hold."""
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched

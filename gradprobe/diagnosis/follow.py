@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,10 @@ class FollowedRun:
     @cached_property
     def right(self) -> dict[Site, Counter[str]]:
         """By operation, what it came to that is right, and how often."""
-        found: dict[Site, Counter[str]] = {}
-        for node in self.flow.nodes:
-            if node.is_known:
-                found.setdefault(node.site, Counter())[node.name] += 1
-        return found
+        found = defaultdict[Site, Counter[str]](Counter)
+        for node in filter(attrgetter("is_known"), self.flow.nodes):
+            found[node.site][node.name] += 1
+        return dict(found)
 
     @cached_property
     def visits(self) -> Mapping[int, Array]:

@@ -109,11 +109,11 @@ _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and addr
 def of_strays(
     found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()
 ) -> tuple[Diagnosis, ...]:
-    """One diagnosis for what a kernel did to a tensor.
+    """One diagnosis for what a kernel did to a tensor, of (layout, finding) of every run.
 
-    Args: found: (layout, finding) of every run; ran: the layouts in which it came to results.
+    Args: ran: the layouts in which it came to results.
     """
-    made = [_diagnosis(group, ran) for group in grouped(found)]
+    made = (_diagnosis(group, ran) for group in grouped(found))
     return tuple(sorted(made, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
 
 

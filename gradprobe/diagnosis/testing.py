@@ -284,8 +284,7 @@ def _score(came: _Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny:
 def ranked(seen: WrongRun) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
-    A number counts log2(1 / p) bits, p being the share of predictions that would have counted as
-    well; n hypotheses take log2(n) off.
+    A number counts log2(1 / p) bits, p being the share of predictions that would count too; n hypotheses take log2(n).
     """
     tester = Tester(seen)
     every, outside = tester.hypotheses, seen.actual.keys() - seen.right.keys()

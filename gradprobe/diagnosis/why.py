@@ -203,11 +203,8 @@ def _by_place(*some: Sequence[CauseLine]) -> tuple[CauseLine, ...]:
 def _comes_first(
     memory: Diagnosis, cause: Diagnosis | None, seen: WrongRun, is_about_them: bool
 ) -> bool:
-    """Whether what was seen of memory comes before a named cause.
-
-    A race does, unless the cause stores that tensor elsewhere or reads elsewhere in its kernel;
-    others do in the kernels of what is wrong, unless the cause is about one of their tensors.
-    """
+    # A race comes first, unless the cause stores that tensor elsewhere or reads elsewhere in its kernel; others do in
+    # the kernels of what is wrong, unless the cause is about one of their tensors.
     kernels = {*map(attrgetter("kernel"), memory.where)} - {""}
     kind, where = (cause.kind, cause.where) if cause is not None else ("", ())
     if memory.fault_class == "RACE":

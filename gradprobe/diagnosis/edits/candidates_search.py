@@ -131,10 +131,8 @@ class Search:
             heapq.heappush(self._queue, (cost, next(self._numbers), candidate, source))
 
     def _promising(self) -> list[Candidate]:
-        """The likeliest few, but for those that a quick trial shows to make nothing less wrong.
-
-        The first of all, and what is tried again, likely end the search: these are given untried.
-        """
+        """The likeliest few, but for those that a quick trial shows to make nothing less wrong."""
+        # The first of all, and what is tried again, likely end the search: these are given untried.
         promising, waiting = list[Candidate](), list[Candidate]()
         is_first = not self._found.tried
         most = _AT_ONCE if is_first else min(_SIFTED, max(1, int(self._left)))

@@ -109,18 +109,13 @@ def _of_none(found: SearchResult) -> dict[str, Any]:
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then right in more cases, then the file's own text, then short."""
-    candidate, changes = passed.candidate, passed.candidate.changes
-    there = {*map(str.strip, candidate.file.text.splitlines())}
-    unlike, words = 0, 0
-    for line in sorted(changes, reverse=True):  # what is moved is no better than what is new
-        text, is_new = line[1:].strip(), line[0] == "+"
-        unlike += is_new and text not in there
-        there -= set() if is_new else {text}
-        words += len(re.findall(r"\w+", text)) * (1 if is_new else -1)
+    """What is certain first, then right in more cases, then what changes and adds the least."""
+    changes, words = passed.candidate.changes, 0
+    for line in changes:
+        words += len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1)
     doubts, not_run, size = len(passed.doubts), len(passed.not_run), sum(map(len, changes))
-    shortest = len(changes), max(words, 0), candidate.cost, size
-    return not passed.is_certain, doubts, not_run, unlike, *shortest
+    shortest = len(changes), max(words, 0), passed.candidate.cost, size
+    return not passed.is_certain, doubts, not_run, *shortest
 
 
 def faults_of(
