@@ -124,9 +124,7 @@ def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
         summary = f"{name} is wrong in the first call and right in later ones"
         fix = "zero what a kernel adds to before each config that is tried: triton.autotune(reset_to_zero=...)"
         return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, fix=fix)
-    summary = (
-        f"{name} differs from call to call, by more than the order of atomic additions allows"
-    )
+    summary = f"{name} differs from call to call by more than the order of additions allows"
     return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
 
 

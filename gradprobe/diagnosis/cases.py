@@ -165,8 +165,7 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
         words, other = _of_dim(_few(case, WHOLE), dim)
         if dim != case.head_dim == case.head_dim_v and words not in taken:
             yield Trial(other, (), words)
-    takes_both = {"fewer rows than keys", "more rows than keys"} <= {*taken}
-    for rows, keys in (*zip(_SQUARE, _SQUARE, strict=True), *(_OBLONG if takes_both else ())):
+    for rows, keys in (*zip(_SQUARE, _SQUARE, strict=True), *_OBLONG):
         size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
         few = _few(case, TAILS, 1).with_lengths(rows, keys)
         if "causal" in takes and case.family == "softmax":
@@ -181,7 +180,6 @@ def _of_dim(few: Case, dim: int) -> tuple[str, Case]:
 
 
 def _small(case: Case, lengths: tuple[int, int]) -> Case:
-    """Three batches and key heads, where it has axes for them, of a short length."""
     keys = _SEVERAL if "h" in case.shapes else case.kv_heads
     heads = case.heads // case.kv_heads * keys
     tau = None if case.tau is None else (case.tau * heads)[:heads]

@@ -12,7 +12,7 @@ from ..model.mechanisms import door, gathered
 from ..numerics.evidence import DataflowEvidence, LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
-from .explainers.misread import misread, transposed
+from .explainers.misread import misread_in, transposed
 from .follow import FollowedRun, followed_run
 
 
@@ -61,7 +61,7 @@ ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     # A tile that lies across disagrees in every index: it would be misread.
     ("dataflow/misread", transposed),
     # Of other elements everything is wrong, and each operation right.
-    ("dataflow/misread", misread),
+    ("dataflow/misread", lambda run: misread_in(run.flow)),
     # Gradients are made of O: what they show is its doing.
     ("dataflow", _of_forward),
 )

@@ -39,7 +39,6 @@ class TileForms:
 
 
 def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
-    """Those of a problem whose inputs have a dtype."""
     found, batches = TileForms(), list[Values]()
     for batch in range(x.n_batch):
         tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))

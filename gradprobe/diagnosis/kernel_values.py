@@ -56,9 +56,8 @@ def with_kernel_values(
     """The records, the first that fails with its kernels' values, and whether that is all."""
     case = experiment.case
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
-    for at, record in enumerate(
-        records if is_small and case.recover and not case.dropout else ()
-    ):
+    is_asked = is_small and case.recover and not case.dropout
+    for at, record in enumerate(records if is_asked else ()):
         run, measured = record.run, record.run.measured
         if measured is None or not measured.is_recoverable or measured.coarser:
             continue
@@ -128,9 +127,9 @@ def _until_summed(node: Node) -> Sequence[Node]:
 
 
 def _core(node: Node) -> Node:
-    while node.site.operation in _THROUGH and [_has(made, 2) for made in node.operands] == [
-        True
-    ]:
+    while (
+        node.site.operation in _THROUGH and len(node.operands) == 1 and _has(node.operands[0], 2)
+    ):
         node = node.operands[0]
     return node
 

@@ -25,8 +25,6 @@ from ..source.triton_source import read_function
 
 
 class Lines:
-    """The kernels of a target, read once for all diagnoses."""
-
     def __init__(self, experiment: Experiment) -> None:
         self._first, self._host = experiment.first, experiment.target.source.file
         self.read = set[str]()

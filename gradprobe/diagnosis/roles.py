@@ -49,8 +49,6 @@ class Expectation(NamedTuple):
 
 
 class Roles:
-    """The roles that tiles of one problem may have."""
-
     def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
         self.case, self.x, self._dtype = case, x, getattr(torch, case.dtype)
         self._inputs = dict[str, Array]()
@@ -299,9 +297,8 @@ def _constants(x: Attention) -> dict[str, dict[str, float]]:
     gradients = others | {"scale": scale}
     kinds = {"scores": scores, "products": scores | {"ln(2)": 1 / log2e}, "gradients": gradients}
     found = {"": others, "q": inputs, "k": inputs} | dict.fromkeys(("do", "v", "o"), gradients)
-    return found | {
-        row.name: kinds.get(row.constants, others) for row in (*TABLE, *SUBEXPRESSIONS)
-    }
+    rows = (*TABLE, *SUBEXPRESSIONS)
+    return found | {row.name: kinds.get(row.constants, others) for row in rows}
 
 
 def _largest(values: Array) -> float:

@@ -82,7 +82,6 @@ def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
 
 
 def size_in_words(case: Case) -> str:
-    """The options that give a case its size."""
     sizes = {"batch": None if case.cu_seqlens_q else case.batch, "heads": case.heads}
     sizes["kv_heads"] = case.kv_heads if case.kv_heads != case.heads else None
     return " ".join(flags(sizes | length_words(case)))

@@ -69,7 +69,6 @@ class Finalist:
     active: Set[str] = frozenset()
     whole: Set[str] = frozenset()
     bits: float = 0.0
-    """How unlikely it is that the fault itself does so by chance."""
     contradicted: int = 0
     """How many intermediates came right that the fault would make wrong where they are computed."""
     said: tuple[str, ...] = ()

@@ -26,7 +26,6 @@ _TOO_LARGE = (
     "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
-_fault = attrgetter("fault")
 # Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
 _FEW = 3
 # What leaves a tensor, or meets another program's there; and what is seen of the same in the elements.
@@ -126,7 +125,7 @@ def _by_a_smaller_case(
         return memory
     experiment, runs, size = small
     of_small, words = FailedCheck(experiment, runs), f"sought on {size}"
-    found, of_large = by_numbers(of_small, memory), {*map(_fault, memory)}
+    found, of_large = by_numbers(of_small, memory), {each.fault for each in memory}
     own = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
     if own is not None:
         found[own] = _with_evidence(found[own], words)

@@ -87,9 +87,8 @@ class Search:
         self._quick: QuickTrials | None = None
 
     def run(self, faults: Sequence[FileFaults]) -> SearchResult:
-        """Tries candidates until one is certain, or as many were tried as may be."""
         self._files = [*dict.fromkeys(each.file for each in faults)]
-        self._cases = self._showing(Candidate(self._files[0], (), 0.0), self.wrong[0])
+        self._cases = self._showing(Candidate(self._files[0], (), 0.0))
         for each in faults if self._enlarge() else ():
             self._put(self._candidates(each))
         while self._queue and self._left > 0 and not self._is_over:
@@ -207,13 +206,11 @@ class Search:
         elif other and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
             self._found.closest = candidate, result, result_of(failing)
 
-    def _showing(
-        self, base: Candidate, failing: LayoutRun
-    ) -> Iterator[tuple[Trial, EditResult]]:
-        due = result_of(failing)
+    def _showing(self, unedited: Candidate) -> Iterator[tuple[Trial, EditResult]]:
+        failing, due = self.wrong[0], result_of(self.wrong[0])
         for case in quicker(self._experiment.case):
             trial = Trial(case, failing.assigned)
-            (result,) = self._all(base, [trial])
+            (result,) = self._all(unedited, [trial])
             if result is not None and not result.matches and result.is_no_worse_than(due):
                 yield trial, result
 

@@ -12,12 +12,8 @@ from ..follow import FollowedRun
 from .diagnoses import Chain, Suspect, blamed
 
 
-def misread(run: FollowedRun) -> Iterator[Suspect]:
-    """The accesses whose indices disagree with most that they meet."""
-    return misread_in(run.flow)
-
-
 def misread_in(flow: Flow) -> Iterator[Suspect]:
+    """The accesses whose indices disagree with most that they meet, of kernels of any language."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():

@@ -57,9 +57,8 @@ class WrongTile:
         is_open = node is not self.user and role.is_open
         if role.is_by_row:
             name = role.name.partition(",")[0]
-            reason = (
-                f"{name} is off by a {'number' if name == 'S' else 'factor'} in all of a row"
-            )
+            by = "number" if name == "S" else "factor"
+            reason = f"{name} is off by a {by} in all of a row"
         elif is_open or role.is_known:
             fault = f"it is {node.name} and not yet what is due"
             fault = "it is not masked where rows see no keys" if is_open else fault
@@ -261,7 +260,6 @@ def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
-    """Results into which nothing was summed."""
     filled = {*map(_home, run.flow.stores)}
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
