@@ -45,8 +45,7 @@ def _at_night(records: Iterable[Record], push: int) -> list[Record]:
 # Right kernels of other arithmetics than the contract's, and what is exported in other conventions.
 _CONVENTIONS = {
     "negative_delta": "delta = -delta", "scaled_ds": "dS = scale * dS", "transposed_p": "P = P^T",
-    "scaled_delta": "delta = scale * delta", "undivided_p": "P = exp(S - max S)", "base_2": "LSE = LSE * log2(e)",
-    "less_the_maximum": "LSE = LSE - max S",
+    "scaled_delta": "delta = scale * delta", "base_2": "LSE = LSE * log2(e)",
 }  # fmt: skip
 _EXPORTED = "exported in another convention: {}; what is made of it is right"
 _ARITHMETIC = [
@@ -63,7 +62,6 @@ _ARITHMETIC = [
         " | return delta itself, or leave out --strict"),
     *_at_night([Record(f"conventions.py:{name}", 1, first=first)
         for name, first in (("misused_ds", "dS"), ("squared_delta", "delta"), ("misused_delta", "delta"))], 1),
-    Record("conventions.py:delta_with_its_axis --runs contiguous"),
 ]  # fmt: skip
 
 # What is wrong is said, and nothing else.

@@ -4,17 +4,11 @@ import json
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gradprobe.model.documents import report_from
-from gradprobe.model.layout_run import Element
-from gradprobe.model.number import Number
-from gradprobe.numerics.finding import RisingErrors
 from gradprobe.probing import compilation
 from gradprobe.render.console import whereabouts
 from tests.reported.records import RECORDS, SMALL
-from tests.sampling import tries
 
 
 def parts(words):
@@ -68,22 +62,6 @@ def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
     assert ratio >= p["max_budget_ratio"] / 10
     (said,) = [one for one in whereabouts(report_from(report)) if one.startswith("wrong rows")]
     assert said == "wrong rows: 0, 7-19 (14 of 20); keys: 0-19 (20)"
-
-
-@tries(30)
-@given(st.lists(st.integers(2, 10**6), min_size=1, max_size=30))
-def test_the_telling_element_is_the_first_of_all_of_its_order(errors):
-    def element(row, error):
-        at = {"batch": 0, "head": 0, "row": row, "col": 0, "tile": (0, 0)}
-        of = {"actual": Number(1e9 + error), "expected": Number(1e9), "budget": Number(1.0)}
-        return Element(intermediate="P", **at, **of)
-
-    every = [element(row, error) for row, error in enumerate(errors)]
-    first = next(row for row, error in enumerate(errors) if error >= max(errors) / 10)
-    half = len(every) // 2
-    later = RisingErrors().with_more(every[half:]).elements
-    for part in (every, [*later, *every[:half]]):
-        assert RisingErrors().with_more(part).telling.row == first
 
 
 def test_a_fork_of_the_front_end_that_ends_is_told(check, monkeypatch):

@@ -1,10 +1,5 @@
 """Kernels in styles of their own match, and of faults that no list holds none is missed or called something else."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from gradprobe.diagnosis.dataflow import suspects
@@ -34,19 +29,6 @@ def test_a_kernel_of_another_style_matches(name):
     assert probe(case, find_target(f"{file_of(name)}:{function}")).verdict == MATCH
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", STRANGE)
-@pytest.mark.parametrize("causal", [False, True])
-def test_it_matches_in_every_default_layout_but_where_rows_see_no_key(name, causal):
-    function, options = TARGETS[name][1:]
-    case = softmax_case(**options | {"causal": causal})
-    report = probe(case, find_target(f"{file_of(name)}:{function}"))
-    if causal and case.seqlen_q > case.seqlen_k:  # its first rows see no key: 0 / 0
-        assert report.diagnoses[0].fault == "dead/nan"
-    else:
-        assert report.verdict == MATCH
-
-
 # Of kinds that the dataflow tells apart: the smallest case, the results that are walked back from, the suspect.
 SUSPECTS = [
     ("sum_not_rescaled_in_whole_tiles", {"seqlen": 40}, "O", "value", ""),
@@ -72,23 +54,3 @@ def test_the_dataflow_tells_the_line(name, options, wrong, kind, of, tmp_path):
     sure = [one for one in suspects(run, wrong.split()) if one.is_sure]
     assert [(one.kind, one.name) for one in sure][:1] == [(kind, of)]
     assert fault.lines() & {where.line for where in diagnoses_of(sure[:1])[0].where}
-
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
-def test_faults_of_a_kernel_in_a_folder_are_judged_checked_and_told(tmp_path):
-    folder = tmp_path / "kernels" / "one-pass"
-    folder.mkdir(parents=True)
-    (folder / "one_pass.py").write_text(file_of("one_pass").read_text())
-    words = "one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n"
-    (folder / "words").write_text(words)
-    words = [folder.parent, "--faults", "2", "--json", tmp_path / "json"]
-    command = [sys.executable, BENCHMARKS / "strangers.py", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "one-pass: found 2, " in ended.stdout
-    trials = json.loads((tmp_path / "json").read_text())
-    told = {(trial["judged"], trial["found"]) for trial in trials}
-    assert told == {("wrong", True), ("same", False)}

@@ -11,7 +11,7 @@ def _backward(q, k, v, do, of_delta=1, of_ds=1):
     p, dp = (s - lse[..., None]).exp(), do @ v.mT
     delta = of_delta * (p * dp).sum(-1)
     ds = p * (dp - delta[..., None]) * (scale if of_ds == "scaled" else of_ds)
-    held = {"s": s, "scale": scale, "LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
+    held = {"scale": scale, "LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
     return held, {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
@@ -23,21 +23,14 @@ def _exporting(name, export, **misused):
     return backward
 
 
-def _less_max(held):
-    return held["s"] - held["s"].amax(-1, keepdim=True)
-
-
 negative_delta = _exporting("delta", lambda held: -held["delta"])
 scaled_delta = _exporting("delta", lambda held: held["delta"] * held["scale"])
 scaled_ds = _exporting("dS", lambda held: held["dS"] * held["scale"])
 transposed_p = _exporting("P", lambda held: held["P"].mT.contiguous())
-undivided_p = _exporting("P", lambda held: _less_max(held).exp())
 base_2 = _exporting("LSE", lambda held: held["LSE"] / math.log(2))
-less_the_maximum = _exporting("LSE", lambda held: _less_max(held).logsumexp(-1))
 squared_delta = _exporting("delta", lambda held: held["delta"] ** 2)  # no simple relation
 misused_delta = _exporting("delta", lambda held: held["delta"], of_delta=-1)
 misused_ds = _exporting("dS", lambda held: held["dS"], of_ds="scaled")
-delta_with_its_axis = _exporting("delta", lambda held: held["delta"][..., None])
 
 
 def negative_delta_and_doubled_dv(q, k, v, do):
