@@ -47,15 +47,6 @@ class KernelCall:
         return id(self.kernel), *sorted(kinds.items())
 
     @property
-    def numbers(self) -> set[int]:
-        """The whole numbers but 0, strides among them."""
-        waiting = [*self.given.values()]
-        for argument in waiting:
-            is_tuple = isinstance(argument, (tuple, list))
-            waiting += argument if is_tuple else getattr(argument, "strides", ())
-        return {argument for argument in waiting if type(argument) is int and argument}
-
-    @property
     def constants(self) -> dict[str, Any]:
         names = _constants_of(self.kernel.fn)
         return {name: value for name, value in self.given.items() if name in names}
