@@ -36,7 +36,7 @@ SHOW = "gradprobe show"
 """What shows the last check of this folder."""
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    pass
 
 
 def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
@@ -46,7 +46,7 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     """
     made: list[CheckOutcome] = []
     try:
-        with Progress(lambda: _case_line(planned), patience=0.0) as tick:
+        with Progress(patience=0.0) as tick:
             stages = by_layout(planned, tick)
             # What came before Ctrl-C stays.
             made.extend(check_each([planned], setting, echo=sys.stderr.write, tick=stages))
@@ -75,12 +75,6 @@ def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setti
         say(report, setting.tracebacks)
         beside = Counterpart(word, report, kept if os.path.exists(kept) else "")
         return check_one(replace(planned, against=beside), forms, setting)
-
-
-def _case_line(planned: PlannedCheck) -> list[Text]:
-    from rich.text import Text
-
-    return [Text(planned.case_line, no_wrap=True, overflow="ellipsis")]
 
 
 def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:

@@ -27,11 +27,11 @@ from .report_forms import Forms, write_failure
 
 COMMANDS = (
     *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
-    *("run", "show", "explain", "doctor", "init"),
+    *("run", "show", "doctor", "init"),
 )
 """Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
 _PLACES = {
-    **dict.fromkeys(("audit", "doctor", "explain", "init", "lint", "run"), "single_commands"),
+    **dict.fromkeys(("audit", "doctor", "init", "lint", "run"), "single_commands"),
     **dict.fromkeys(("diff", "show"), "view_commands"),
     **dict.fromkeys(("strides", "sweep"), "plan_commands"),
 }

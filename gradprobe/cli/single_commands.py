@@ -1,4 +1,4 @@
-"""Commands of one question: `audit`, `doctor`, `lint`, `explain`, `run` and `init`."""
+"""Commands of one question: `audit`, `doctor`, `lint`, `run` and `init`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ..render.terminal import (
     interrupted,
     note,
     print_failure,
-    show,
     width,
     write_stdout,
 )
@@ -42,7 +41,6 @@ _COMMAND = "The command that runs the program"
 _WATCH = "MODULE:FUNCTION, the attention to watch"
 _CHECKED = "What to check with the real inputs (default: FUNCTION)"
 _ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
-_WORD = "A fault, a class of faults, a rule, an identity or a budget (default: all)"
 
 
 @Command("target family isolate", target=(inspect.Parameter.empty, Annotated[str, _REFERENCE]))
@@ -110,19 +108,6 @@ def _linted(request: CheckRequest, json_file: str | None, details: bool) -> int:
     lines = render_lint(inquiry, width(), details=details)
     show_document(json_file, lint_as_json(inquiry), lines)
     return 1 if inquiry.findings else 0
-
-
-@Command(has_case=False, is_run=False)
-def explain(call: Call, word: Annotated[str | None, argument("WORD", _WORD)] = None) -> int:
-    """Say what a word of a report means, how it looks, where it was seen for real, and what to try.
-
-    A word is a fault ("stride/do-head", or its class "S1"), a rule ("GP010", "foreign"), an identity ("I3") or a
-    budget ("tf32"). Without one, all are listed.
-    """
-    from ..render.topic import render_list, render_topics, topics_of
-
-    show(render_list(width()) if word is None else render_topics(topics_of(word), width()))
-    return 0
 
 
 @Command("family reference isolate")

@@ -12,7 +12,6 @@ from msgspec import structs
 from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
-from ..model.mechanisms import spoken
 from ..model.number import LAMBDA
 from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -70,8 +69,6 @@ def reasons_of(check: FailedCheck) -> Reasons:
             fault = fault_words(error)
             check.known.append(f"no reason could be sought, by a fault of gradprobe: {fault}")
             check.is_sought = False
-    faults = {("fault", diagnosis.fault) for diagnosis in found}
-    spoken(faults.__contains__)
     return Reasons(tuple(found), tuple(check.known), check.is_sought, check.is_beyond_edits)
 
 

@@ -57,7 +57,7 @@ _CLASSES = {
 @dataclass(frozen=True)
 class Hypothesis:
     fault: str
-    """The word for scripts, after the topic of `explain`: "stride/do-head"."""
+    """The word for scripts, after the one that docs/explain.md heads: "stride/do-head"."""
     summary: str
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, its formula in the names of a TileScope."""

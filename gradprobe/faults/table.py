@@ -234,6 +234,6 @@ _KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
 def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
     """What may have made a run wrong by itself; kernels compute anew what another exposes."""
     for name, kind in _KINDS:
-        for found in gathered(name, kind, seen, credit=lambda found: ("fault", found.fault)):
+        for found in gathered(name, kind, seen):
             if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):
                 yield found

@@ -66,10 +66,7 @@ def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
     if not equals:
         way_out = did_you_mean(word, KNOWN, "") or f"for example {option} do=expanded"
         raise UsageFailure(f"{option} takes TENSOR=NAME or NAME, got {word!r}", way_out)
-    for kind, part, known in (
-        ("tensor", tensor, ("all", *TENSORS)),
-        ("layout", layout, KNOWN),
-    ):
+    for kind, part, known in (("tensor", tensor, ("all", *TENSORS)), ("layout", layout, KNOWN)):
         if part not in known:
             raise UsageFailure(f"{option}: no {kind} {part!r}", did_you_mean(part, known))
     return tensor, layout
@@ -160,7 +157,6 @@ def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
 
 
 def missing(axes: str, rank: int) -> list[int]:
-    """Which axes a target of that rank does not have."""
     return [at for at, letter in enumerate(axes) if letter == "1"][: len(axes) - rank]
 
 

@@ -12,16 +12,8 @@ from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = (
-    "normal",
-    "small",
-    "large",
-    "wide",
-    "negative",
-    "positive",
-    "offset",
-    "lowrank",
-    "dyadic",
-)
+    "normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank", "dyadic",
+)  # fmt: skip
 DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
 """Ways to multiply float32 as Triton calls them, the finest first."""
 DEVICES = ("auto", "cpu", "cuda")
@@ -146,9 +138,7 @@ class Case:
     as_cuda: bool = False  # whether tensors of interpreted kernels say that they are on a GPU
     arch: str | None = None
     untested: bool = False
-    window_as: str | None = (
-        None  # one of WINDOW_FORMS; None for what the target's parameter says
-    )
+    window_as: str | None = None  # one of WINDOW_FORMS; None: what the target's parameter says
     mask_as: str = BOOLEAN
     lse_as: str = NATURAL
 

@@ -20,8 +20,7 @@ from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
 
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
-_SINGLE = (SCHEMA, "gradprobe.report/1")
-_SEVERAL = (SCHEMA_OF_SEVERAL, "gradprobe.reports/1")
+_SINGLE, _SEVERAL = (SCHEMA, "gradprobe.report/1"), (SCHEMA_OF_SEVERAL, "gradprobe.reports/1")
 _WAY_OUT = "gradprobe check --json FILE writes one"
 PAIRS = 2  # how many properties a battery combines
 AUTO, QUICK = "auto", "quick"
@@ -140,18 +139,12 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise _no_report(f"what is no JSON: {error}") from error
-    return _object(document)
-
-
-def _object(document: Any) -> dict[str, Any]:
+        words = f"expected a report, got what is no JSON: {error}"
+        raise UsageFailure(words, _WAY_OUT) from error
     if not isinstance(document, dict):
-        raise _no_report(f"a JSON {type(document).__name__}")
+        words = f"expected a report, got a JSON {type(document).__name__}"
+        raise UsageFailure(words, _WAY_OUT)
     return document
-
-
-def _no_report(got: str) -> UsageFailure:
-    return UsageFailure(f"expected a report, got {got}", _WAY_OUT)
 
 
 def _refuse_constant(word: str) -> float:
@@ -162,8 +155,8 @@ def load(text: str | bytes) -> Report:
     return report_from(parsed(text))
 
 
-def report_from(document: Any) -> Report:
-    schema = _object(document).get("schema")
+def report_from(document: Mapping[str, Any]) -> Report:
+    schema = document.get("schema")
     if schema not in _SINGLE:
         raise UsageFailure(f"expected a report of schema {SCHEMA}, got {schema!r}", _WAY_OUT)
     return _converted(document, Report)
@@ -190,8 +183,8 @@ def read_reports(file: str) -> Reports:
         return load_several(Path(file).read_bytes())
     except OSError as error:
         close = did_you_mean(file, map(str, Path(file).parent.glob("*.json")), "")
-        way_out = close or "gradprobe check --json FILE writes one"
-        raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
+        words = f"{file}: cannot be read, {error.strerror}"
+        raise UsageFailure(words, close or _WAY_OUT) from error
     except UsageFailure as failure:
         raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
 
@@ -219,6 +212,10 @@ def _as_today(value: Any) -> Any:
         value["environment"] = {name: str(item) for name, item in environment.items()}
         if "element" not in value.get("close_up", {}):  # older ones had none
             value["close_up"] = None
+        for at, run in enumerate(value.get("runs", ())):  # a survey kept them beside its runs
+            for finding in value.get("strides", {}).get("findings", ()):
+                if finding.get("layout") == run["layout"] or not (at or finding.get("layout")):
+                    run.setdefault("memory", []).append(finding)
     found = {name: _as_today(item) for name, item in value.items()}
     case = found.get("case")
     if schema not in _SINGLE or case is None:
@@ -238,11 +235,8 @@ def _without_null(value: Any) -> Any:
         return [_without_null(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        name: _without_null(item)
-        for name, item in value.items()
-        if item is not None or name in _NULL
-    }
+    kept = {name: item for name, item in value.items() if item is not None or name in _NULL}
+    return {name: _without_null(item) for name, item in kept.items()}
 
 
 _WORD_LIST = {"type": "array", "items": {"type": "string"}}

@@ -83,14 +83,8 @@ def text_of(error: BaseException) -> str:
 
 
 def fault_words(error: BaseException) -> str:
-    """The kind and message of an error of this tool; where there is no message, its line."""
-    words, trace = text_of(error), error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if not words and trace is not None:
-        file = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
-        words = f"{file}:{trace.tb_lineno}"
-    return f"{type(error).__name__}: {words}"
+    """The kind and message of an error of this tool."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 @contextlib.contextmanager

@@ -28,7 +28,6 @@ class Product:
 
     @property
     def formula(self) -> str:
-        """dS^T Q."""
         return f"{self.matrix}{'^T' * self.is_transposed} {symbol(self.other)}"
 
 
@@ -37,8 +36,6 @@ class Formula:
     name: str
     softmax: Step | None
     lazy: Step | None
-    place: tuple[int, int]
-    """Column and row in the picture of the dataflow: every arrow runs to the right or down."""
     needs: str = ""  # the optional input without which this does not exist
     gradient_of: str = ""
     like: str = ""  # of no gradient: the input whose dtype it must hold
@@ -73,36 +70,34 @@ _DQ, _DK = Step("bhmd", "scale * dS K", ("dS", "k")), Step("bgnd", "scale * dS^T
 _ELASTIC = "relu(P + tau / (i + 1))"
 
 TABLE = (
-    Formula("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores"),
-    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), kernels="pij"),
-    Formula("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
+    Formula("LSE", _LSE, _LSE, like="q", constants="scores"),
+    Formula("P", _P, _P, operands=("S - LSE",), kernels="pij"),
+    Formula("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")),
             like="v", product=Product("P", "v"), kernels="acco"),
     Formula("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
-            Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")), (2, 2),
+            Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")),
             operands=("do", "v"), constants="gradients", kernels="dpij"),
-    Formula("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")), (3, 0),
+    Formula("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")),
             operands=("do", "o"), constants="gradients", kernels="di deltai dsum dpsum"),
-    Formula("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
-            kernels="dsij"),
+    Formula("dS", _DS, _DS, operands=("P", "dP - delta"), constants="products", kernels="dsij"),
     # Not d_q, nor d_k and d_v: of parameters those are the field's names of head dims.
-    Formula("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
+    Formula("dQ", _DQ, _DQ, gradient_of="q", product=Product("dS", "k", is_scaled=True),
             kernels="dqacc accdq", parameters="dquery grad_q grad_query"),
-    Formula("dK", _DK, _DK, (5, 1), gradient_of="k", product=Product("dS", "q", is_transposed=True, is_scaled=True),
+    Formula("dK", _DK, _DK, gradient_of="k", product=Product("dS", "q", is_transposed=True, is_scaled=True),
             kernels="dkacc accdk", parameters="dkey grad_k grad_key"),
     Formula("dV", Step("bgne", "P^T dO", ("P", "do", "keep")), Step("bgne", f"{_ELASTIC}^T dO", ("P", "do", "tau")),
-            (1, 2), gradient_of="v", product=Product("P", "do", is_transposed=True),
+            gradient_of="v", product=Product("P", "do", is_transposed=True),
             kernels="dvacc accdv", parameters="dvalue grad_v grad_value"),
     Formula("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
-            Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
+            Step("hw", "sum over i - j = w of dS", ("dS",)), "bias", "bias",
             parameters="d_bias grad_bias dattn_bias grad_attn_bias"),
-    Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
+    Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, "sinks",
             "sinks", parameters="dsinks d_sink d_sinks grad_sink grad_sinks"),
     # Not gradient_of="alibi": a forward takes its slopes for constants, and for slopes that require a gradient torch
     # would run another kernel. It is compared where a backward returns it.
-    Formula("dAlibi", Step("h", "-sum of |diagonal - j| * dT", ("dS", "alibi")), None, (6, 2), "alibi", like="alibi",
+    Formula("dAlibi", Step("h", "-sum of |diagonal - j| * dT", ("dS", "alibi")), None, "alibi", like="alibi",
             parameters="d_alibi grad_alibi dalibi_slopes grad_alibi_slopes"),
-    Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
-            parameters="d_tau grad_tau"),
+    Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), "tau", "tau", parameters="d_tau grad_tau"),
 )  # fmt: skip
 
 _SCORES, _LARGEST = ("LSE", "P", "O"), ("LSE", "O")
@@ -223,7 +218,6 @@ def made_of(operands: Collection[str]) -> str:
 
 
 def in_kernels(*rows: str) -> dict[str, str]:
-    """Intermediates and subexpressions by what kernels call them."""
     return {
         word: row.name
         for row in (*TABLE, *SUBEXPRESSIONS)

@@ -8,7 +8,7 @@ from math import isfinite
 import msgspec
 from msgspec import Struct
 
-from .memory_finding import MemoryFinding
+from .memory_finding import WARNING, MemoryFinding
 from .number import Number
 
 MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"
@@ -80,14 +80,6 @@ class Element(Struct, frozen=True, kw_only=True):
         return self._off / self.budget
 
 
-# A tile of a map is a letter: a of at most a quarter of the budget, b of half of it, c of all, and each further one of
-# twice as much; the last of whatever is beyond, or not finite.
-LEVELS = "abcdefghijklmnopqrstuvwxyz"
-WITHIN = "c"
-# A tile that masks cover, and nothing came there.
-HIDDEN = "-"
-
-
 class Head(Struct, frozen=True, kw_only=True):
     batch: int | None
     head: int
@@ -96,8 +88,6 @@ class Head(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     rows: Ranges = ()
     keys: Ranges = ()
-    tiles: tuple[str, ...] = ()
-    """Its map where it is wrong: a tile is one of LEVELS, a capital where all that is expected is 0, or HIDDEN."""
 
     @property
     def ratio(self) -> float:
@@ -119,10 +109,6 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     length: int | None = None
     shown: Ranges = ()  # the rows that were recovered; empty for all
     heads: tuple[Head, ...] = ()
-    tile: tuple[int, int] = (
-        0,
-        0,
-    )  # of their maps, which have a line for each row that was shown
 
     @property
     def title(self) -> str:
@@ -281,6 +267,18 @@ class Run(Struct, frozen=True, kw_only=True):
     @property
     def compares(self) -> tuple[Intermediate, ...]:
         return tuple(one for one in self.intermediates if one.status != NOT_EXPOSED)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it counts as wrong: of a survey also what ended its process where its kernels' memory tells why."""
+        is_ended = self.verdict == FAILED and self.tried is not None and bool(self.memory)
+        return self.severity != WARNING and (self.verdict == MISMATCH or is_ended)
+
+    @property
+    def effort(self) -> int:
+        """How little a layout of a survey tells alone."""
+        kinds = (ALONE, PROGRAM, TOGETHER)
+        return kinds.index(self.tried.kind) if self.tried and self.layout != "contiguous" else -1
 
     @property
     def is_judged(self) -> bool:

@@ -6,17 +6,14 @@ nothing to say. `GRADPROBE_MECHANISMS=FILE` has each leave there what it took an
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 _OFF = frozenset(filter(None, os.environ.get("GRADPROBE_WITHOUT", "").split(",")))
 _RECORD = os.environ.get("GRADPROBE_MECHANISMS", "")
-# By what may be told or tried: the mechanisms that gave it.
-_CREDITED: dict[Hashable, dict[str, None]] = {}
 Result = TypeVar("Result")
 
 
@@ -32,16 +29,6 @@ def note(name: str, seconds: float = 0.0, *, spoke: bool = False) -> None:
             record.write(f"{name} {seconds:.4f} {int(spoke)}\n")
 
 
-@contextlib.contextmanager
-def timed(name: str) -> Iterator[None]:
-    """Notes the seconds of the processor that this process takes while it is open."""
-    start = time.process_time()
-    try:
-        yield
-    finally:
-        note(name, time.process_time() - start)
-
-
 def door(
     name: str, nothing: Callable[..., Any] = lambda *args: None
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
@@ -52,11 +39,10 @@ def door(
         def opened(*args: Any, **kwargs: Any) -> Result:
             if not is_on(name):
                 return nothing(*args)  # type: ignore[no-any-return]
-            if not _RECORD:
-                return function(*args, **kwargs)
-            with timed(name):
-                result = function(*args, **kwargs)
-            note(name, spoke=result is not nothing(*args))
+            start = time.process_time()
+            result = function(*args, **kwargs)
+            if _RECORD:
+                note(name, time.process_time() - start, spoke=result is not nothing(*args))
             return result
 
         return opened
@@ -64,26 +50,10 @@ def door(
     return of
 
 
-def gathered(
-    name: str,
-    work: Callable[..., Iterable[Result]],
-    *args: Any,
-    credit: Callable[[Result], Hashable] | None = None,
-) -> list[Result]:
-    """All that a mechanism gives of some arguments; `credit`: by what it is known later, see `spoken`."""
+def gathered(name: str, work: Callable[..., Iterable[Result]], *args: Any) -> list[Result]:
     if not is_on(name):
         return []
-    with timed(name):
-        found = list(work(*args))
-    if credit is None:
-        note(name, spoke=bool(found))
-    elif _RECORD:
-        for item in found:
-            _CREDITED.setdefault(credit(item), {})[name] = None
+    start = time.process_time()
+    found = list(work(*args))
+    note(name, time.process_time() - start, spoke=bool(found))
     return found
-
-
-def spoken(told: Callable[[Any], bool]) -> None:
-    for thing, names in _CREDITED.items():
-        for name in names if told(thing) else ():
-            note(name, spoke=True)

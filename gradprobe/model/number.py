@@ -48,7 +48,6 @@ def number_of(plain: object) -> Number:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The inclusive ranges of ascending numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -77,6 +76,13 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     """`dQ`, `dQ and dK`, `P, dP and delta`."""
     *most, last = names
     return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def some(words: Iterable[str], most: int = 4) -> str:
+    """`a, b and c`; of more than most of them `a, b, c and 5 more`."""
+    names = list(words)
+    more = len(names) - most
+    return listed(names if more <= 0 else [*names[: most - 1], f"{more + 1} more"])
 
 
 def ratio(value: float) -> str:

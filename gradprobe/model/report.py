@@ -24,6 +24,7 @@ from .layout_run import (
     Run,
 )
 from .memory_finding import WARNING, MemoryFinding, WarningNote
+from .number import some
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause, or as consistent with them.
 NAMED, CONSISTENT = 0.9, 0.5
@@ -47,14 +48,6 @@ class CauseLine(Struct, frozen=True):
     def place(self) -> str:
         function = self.function or self.kernel
         return f"{self.line} in {function}" if function else str(self.line)
-
-
-class Listing(Struct, frozen=True):
-    """Lines around those that a diagnosis names."""
-
-    file: str
-    first: int
-    lines: tuple[str, ...]
 
 
 class TriedEdit(Struct, frozen=True, kw_only=True):
@@ -81,14 +74,12 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
 
     @property
     def reservations(self) -> tuple[str, ...]:
-        """Why it is not certain, a sentence each."""
         found = (("not run", self.not_run), ("wrong with it and without it", self.doubts))
-        return tuple(f"{words}: {_some(cases)}" for words, cases in found if cases)
+        return tuple(f"{words}: {some(cases)}" for words, cases in found if cases)
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the target never does, in one sentence or none."""
-        return (f"no case that it takes comes to {_some(self.beyond)}",) if self.beyond else ()
+        return (f"no case that it takes comes to {some(self.beyond)}",) if self.beyond else ()
 
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
@@ -129,11 +120,6 @@ def patched(text: str, diff: str) -> str:
         end = "\r" if first < len(lines) and lines[first].endswith("\r") else ""
         lines[first:last] = [line + end for line in change.new]
     return "\n".join(lines)
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - 4
-    return f"{', '.join(words[:4])}{f' and {more} more' if more > 0 else ''}"
 
 
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
@@ -178,12 +164,6 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
         return []
     first, *others = diagnoses
     return [first, *(other for other in others if other.also and other.is_named)]
-
-
-def explained_diagnoses(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Those whose lines are shown: the causes, else the consistent one."""
-    consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
-    return causes_among(diagnoses) or consistent
 
 
 class CompileError(Struct, frozen=True, kw_only=True):
@@ -241,7 +221,6 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
 
 class SurveySummary(Struct, frozen=True, kw_only=True):
     layouts: int = 0
-    findings: tuple[MemoryFinding, ...] = ()
 
 
 class SecondCheck(Struct, frozen=True, kw_only=True):
@@ -281,7 +260,6 @@ class Report(Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...] = ()
     first_mismatch: Element | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
-    listings: tuple[Listing, ...] = ()
     known: tuple[str, ...] = ()
     sought: bool = True
     compile_errors: tuple[CompileError, ...] = ()
@@ -318,14 +296,13 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def failing(self) -> Run | None:
-        """The first run with a wrong element; else the first that fails otherwise."""
-        wrong = [run for run in self.runs if run.verdict == MISMATCH]
-        wrong.sort(key=lambda run: (not run.has_wrong_elements, not run.is_judged))
+        """The first run with a wrong element, of a survey the simplest; else the first that fails otherwise."""
+        wrong = [run for run in self.runs if run.is_wrong]
+        wrong.sort(key=lambda run: (not run.has_wrong_elements, not run.is_judged, run.effort))
         return wrong[0] if wrong else None
 
     @property
     def shown(self) -> Run:
-        """The failing one, else the first that has results."""
         failing = self.failing
         return failing if failing is not None and failing.is_judged else self.measured[0]
 
@@ -335,7 +312,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def own_error(self) -> Error | None:
-        """The error that no run tells."""
         return None if any(run.told_error for run in self.runs) else self.error
 
     @property
@@ -345,11 +321,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> tuple[MemoryFinding, ...]:
-        if self.strides is not None and self.strides.findings:  # as 0.1.0 wrote it
-            return self.strides.findings
-        found = [finding for run in self.runs for finding in run.memory]
-        by_place = {(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}
-        return tuple(by_place.values())
+        found: dict[object, MemoryFinding] = {}
+        for run in self.runs:
+            for one in run.memory:
+                found.setdefault((one.kind, one.tensor, one.file, one.line), one)
+        return tuple(found.values())
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
         """By title each intermediate that has a status somewhere, with the runs in which it has."""

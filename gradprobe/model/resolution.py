@@ -167,11 +167,10 @@ def _refuse_counts(given: Mapping[str, Any]) -> None:
     repeat = given.get("repeat", 1)
     _must(repeat <= _MOST_RUNS, f"--repeat must be at most {_MOST_RUNS}", repeat)
     for name in ("block_m", "block_n"):
-        size = given.get(name, 16)
-        rule = f"{flag_of(name)} must be a power of two of at least 16"
-        _must(size >= 16 and size & (size - 1) == 0, rule, size)
-    way = "drop it, or check a target that takes bias"
+        size, rule = given.get(name, 16), "must be a power of two of at least 16"
+        _must(size >= 16 and size & (size - 1) == 0, f"{flag_of(name)} {rule}", size)
     is_idle = "bias_window" in given and not given["bias"]
+    way = "drop it, or check a target that takes bias"
     refuse_if(is_idle, "--bias-window: this case has no bias", way)
 
 
@@ -186,32 +185,25 @@ def _tau(given: Sequence[float] | None, heads: int, is_dyadic: bool) -> tuple[fl
 
 
 def _refuse_case(case: Case) -> None:
-    rows, keys = case.seqlen_q, case.seqlen_k
+    rows, keys, heads = case.seqlen_q, case.seqlen_k, f"{case.kv_heads} and {case.heads}"
     for name in ("q", "k", "v", "do"):
         count = math.prod(map(case.size, case.input_axes(name)))
         words = f"{name} of this case would have {count:.1e} elements, more than {_LARGEST:.1e}"
         refuse_if(count > _LARGEST, words)
-    is_grouped = case.heads % case.kv_heads == 0
-    _must(is_grouped, "--kv-heads must divide --heads", f"{case.kv_heads} and {case.heads}")
-    is_square = case.family != "lazy" or rows == keys
-    _must(is_square, "lazy attention needs as many keys as rows", f"{rows} and {keys}")
+    _must(case.heads % case.kv_heads == 0, "--kv-heads must divide --heads", heads)
+    is_square, rule = rows == keys, "lazy attention needs as many keys as rows"
+    _must(is_square or case.family != "lazy", rule, f"{rows} and {keys}")
     if case.seqlens is not None:
         _refuse_lengths(case.seqlens, case.batch, rows)
         words = "--seqlens (right padding) needs as many keys as query rows"
-        refuse_if(rows != keys, words)
+        refuse_if(not is_square, words)
     _must(0 <= case.seed < 2**63, "--seed must lie in 0 to 2^63 - 1", case.seed)
-    window = case.window or (-1, -1)
+    left, right = case.window or (-1, -1)
     rule = "--window takes numbers of keys, -1 for no limit"
-    _must(min(window) >= -1, rule, f"{window[0]},{window[1]}")
+    _must(min(left, right) >= -1, rule, f"{left},{right}")
     _must(0 <= case.dropout < 1, "--dropout must lie in 0 to 1, 1 excluded", case.dropout)
     _refuse_axes(case, "bias")
     _refuse_axes(case, "mask")
-    axes = {*case.mask_axes}
-    fits = axes == {*"bn"} if case.mask == "padding" else axes >= {*"mn"}
-    needs = "the axes bn" if case.mask == "padding" else "m and n"
-    is_drawn = case.mask in MASKS
-    rule = f"--mask-axes: a {case.mask} mask has {needs}"
-    _must(fits or not is_drawn, rule, repr(case.mask_axes))
     _refuse_magnitudes(case)
     words = f"--shards {case.shards}: nothing is divided among ranks"
     refuse_if(case.ranks is None and case.shards != Case.shards, words, "add --ranks N")
@@ -233,6 +225,11 @@ def _refuse_axes(case: Case, name: str) -> None:
     _must(2 <= rank <= 4, f"--{name}-rank must be 2, 3 or 4", rank)
     words = f"--{name}-rank {rank}: this {name} has the {len(axes)} axes {axes}"
     refuse_if(rank < len(axes), words, f"give --{name}-axes as well")
+    if name == "mask" and case.mask in MASKS:
+        is_padding = case.mask == "padding"
+        fits = {*axes} == {*"bn"} if is_padding else {*axes} >= {*"mn"}
+        needs = "the axes bn" if is_padding else "m and n"
+        _must(fits, f"--mask-axes: a {case.mask} mask has {needs}", repr(axes))
 
 
 def _refuse_magnitudes(case: Case) -> None:

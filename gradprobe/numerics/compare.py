@@ -213,8 +213,7 @@ class _Pass:
             actual = part_of(self.came[name], name, tile)
             judged = judge(actual, values, budget, name)
             inherited = None if own is None else own.explain(name, actual, judged)
-            seen = values["valid"] if name in MATRICES else None
-            self.findings[name].add(tile, judged, inherited, seen)
+            self.findings[name].add(tile, judged, inherited)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""

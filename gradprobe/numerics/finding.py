@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from msgspec import structs
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..model.case import Case
 from ..model.intermediates import slots
-from ..model.layout_run import HIDDEN, INHERITED, LEVELS, MATCH, MISMATCH, WITHIN, Element
+from ..model.layout_run import INHERITED, MATCH, MISMATCH, Element
 from ..model.number import Number, spans
 from ..reference import Tile
 from ..reference.attention import MATRICES
@@ -127,8 +126,6 @@ class Finding:
     """[B, H, C] bool."""
     largest: Tensor
     """[B, H] the largest magnitude expected; 0 of a head that passed the sieve."""
-    grid: Grid
-    """The maps of all heads; only those of wrong heads tell."""
     rising_own: RisingErrors = RisingErrors()
     """Of the wrong elements that are not inherited."""
     rising: RisingErrors = RisingErrors()
@@ -154,7 +151,7 @@ class Finding:
         wrong, own = (zeros(heads, dtype=torch.long) for _ in range(2))
         rows, columns = (zeros((*heads, shape[axis]), dtype=torch.bool) for axis in (2, 3))
         heads_of = (ratio, wrong, own, rows, columns, largest)
-        return Finding(case, name, axes, shape, *heads_of, Grid(case, name, shape))
+        return Finding(case, name, axes, shape, *heads_of)
 
     @property
     def rms_ratio(self) -> float:
@@ -186,11 +183,6 @@ class Finding:
     def head_status(self, batch: int, head: int) -> str:
         return _status(int(self.wrong[batch, head]), int(self.own[batch, head]))
 
-    def map_of(self, batch: int, head: int) -> tuple[str, ...]:
-        """The map of a wrong head as `Head.tiles`; () of a right one."""
-        lines = self.grid.signs()[batch, head].tolist() if self.wrong[batch, head] else ()
-        return tuple(bytes(line).decode() for line in lines)
-
     def add_whole(self, judged: Judgement, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
         n_batch, n_heads, n_rows, _ = self.shape
@@ -201,18 +193,11 @@ class Finding:
             of_b = Judgement(*(part[b] for part in whole))
             self.add(tile, of_b, None if explained is None else explained[b])
 
-    def add(
-        self,
-        tile: Tile,
-        judged: Judgement,
-        inherited: Tensor | None,
-        valid: Tensor | None = None,
-    ) -> None:
+    def add(self, tile: Tile, judged: Judgement, inherited: Tensor | None) -> None:
         """Adds one tile, with values [h, r, ...].
 
         Args:
             inherited: whether the target's own parents explain each value.
-            valid: of a matrix, what its masks leave, [h, r, c].
         """
         judged, place = judged.reshape(*judged.actual.shape[:2], -1), (tile.batch, tile.heads)
         error, ratio, wrong = (
@@ -228,8 +213,7 @@ class Finding:
         self.largest[place] = self.largest[place].maximum(largest)
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
-        worst = self.grid.add(tile, first, ratio, judged.expected, valid)
-        self.ratio[place] = self.ratio[place].maximum(worst.cpu())
+        self.ratio[place] = self.ratio[place].maximum(ratio.amax((1, 2)).cpu())
         if not bool(wrong.any()):
             return
         own = wrong if inherited is None else wrong & ~inherited.reshape(wrong.shape)
@@ -261,8 +245,6 @@ class Finding:
         place = slice(batch, batch + 1), heads
         for name in ("ratio", "wrong", "own", "wrong_rows", "wrong_columns", "largest"):
             getattr(self, name)[place] = getattr(part, name)
-        for name in ("worst", "flows", "seen"):
-            getattr(self.grid, name)[place] = getattr(part.grid, name)
         self.total += part.total
         self.non_finite += part.non_finite
         self.max_abs_err = max(self.max_abs_err, part.max_abs_err)
@@ -285,61 +267,8 @@ def ranges_of(marks: Tensor) -> tuple[tuple[int, int], ...]:
     return tuple(spans(marks.nonzero().flatten().tolist()))
 
 
-# Of one head: 128 heads of ten intermediates take 300 kB of a report at most.
-MOST_CELLS = 256
-
-
 def tile_of(case: Case, axes: str, cols: int) -> tuple[int, int]:
     """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
     _, _, row, col = slots(axes)
     wide = case.block_n if col == "n" else min(cols, 8)
     return case.block_m if row == "m" else case.block_n, wide
-
-
-class Grid:
-    """The worst ratios of tiles, of neighbours together where there are many."""
-
-    def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
-        _, _, height, width = shape
-        rows, cols = tile_of(case, case.axes(name), width)
-        while (down := -(-height // rows)) * (across := -(-width // cols)) > MOST_CELLS:
-            rows, cols = (rows * 2, cols) if down >= across else (rows, cols * 2)
-        self.cell = (rows, cols)
-        self.worst = torch.zeros(*shape[:2], down, across, dtype=torch.double)
-        self.flows = torch.zeros(self.worst.shape, dtype=torch.bool)
-        """Whether anything but 0 is expected there."""
-        self.seen = torch.full(self.worst.shape, name not in MATRICES)
-        """Whether the masks leave anything of it."""
-
-    def add(
-        self, tile: Tile, first_key: int, ratio: Tensor, expected: Tensor, valid: Tensor | None
-    ) -> Tensor:
-        """Adds a tile, with values [h, r, c]; its worst ratio of each head, [h]."""
-        start = tile.rows.start, first_key
-        worst = self._pooled(ratio, start)
-        at_row, at_col = start[0] // self.cell[0], start[1] // self.cell[1]
-        rows = slice(at_row, at_row + worst.shape[1])
-        cols = slice(at_col, at_col + worst.shape[2])
-        place = (tile.batch, tile.heads, rows, cols)
-        self.worst[place] = self.worst[place].maximum(worst.cpu())
-        self.flows[place] |= self._pooled(expected != 0, start).cpu()
-        if valid is not None:
-            self.seen[place] |= self._pooled(valid, start).cpu()
-        return worst.amax((1, 2))
-
-    def _pooled(self, values: Tensor, start: tuple[int, int]) -> Tensor:
-        """The maximum over each cell, [h, R, C], of values [h, r, c] that begin at a row and a column."""
-        sides = []
-        for first, length, size in zip(start, values.shape[1:], self.cell, strict=True):
-            before = first % size
-            sides.append((before, -(before + length) % size))
-        values = pad(values, (*sides[1], *sides[0])) if any(map(any, sides)) else values
-        cells: Tensor = values.unflatten(2, (-1, self.cell[1])).unflatten(1, (-1, self.cell[0]))
-        return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
-
-    def signs(self) -> Tensor:
-        """[B, H, R, C] uint8: the letters of `Head.tiles` as ASCII."""
-        level = (self.worst.log2().ceil() + LEVELS.index(WITHIN)).clamp(0, len(LEVELS) - 1)
-        lower = torch.tensor(list(LEVELS.encode()), dtype=torch.uint8)[level.long()]
-        signs = lower.where(self.flows, lower - 32)  # capitals
-        return signs.masked_fill(~self.seen & (self.worst == 0), ord(HIDDEN))

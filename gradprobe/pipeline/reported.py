@@ -24,7 +24,7 @@ from ..model.layout_run import (
     add_counts,
 )
 from ..model.number import Number
-from ..model.report import Listing, Report, explained_diagnoses
+from ..model.report import Report
 from ..numerics.evidence import LayoutRun, MeasuredRun, ProbeResult, Steps
 from ..numerics.finding import Finding, ranges_of
 from ..reference.attention import MATRICES
@@ -54,7 +54,6 @@ def report_of(probed: ProbeResult, close_ups: Iterable[CloseUp] = ()) -> Report:
         environment={name: str(value) for name, value in probed.environment.items()},
         runs=runs,
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
-        listings=_listings(probed),
         error=_compile_failure(probed) if probed.compile_errors else None,
         coarser=tuple(coarser.values()),
         target_warnings=probed.warned,
@@ -63,15 +62,6 @@ def report_of(probed: ProbeResult, close_ups: Iterable[CloseUp] = ()) -> Report:
         seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
         close_ups=tuple(close_ups),
     )
-
-
-def _listings(probed: ProbeResult) -> tuple[Listing, ...]:
-    wheres = [where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where]
-    if not wheres:
-        return ()
-    from ..source.kernel_file import listings_of
-
-    return listings_of(wheres)
 
 
 def _compile_failure(probed: ProbeResult) -> Error:
@@ -144,7 +134,6 @@ def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:
         max_budget_ratio=Number(finding.max_ratio),
         length=finding.wrong_rows.shape[2],
         heads=tuple(_heads(finding)),
-        tile=finding.grid.cell,
     )
 
 
@@ -160,5 +149,4 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 max_budget_ratio=Number(ratio),
                 rows=ranges_of(finding.wrong_rows[batch, head]) if wrong[batch][head] else (),
                 keys=ranges_of(finding.wrong_columns[batch, head]) if has_keys else (),
-                tiles=finding.map_of(batch, head),
             )

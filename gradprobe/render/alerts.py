@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec import structs
 
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from ..model.memory_finding import KINDS, WARNING, MemoryFinding, WarningNote
+from ..model.number import some
 from ..model.report import CauseLine, Diagnosis, Report
 from .notation import (
+    RIGHT_WHEN_CONTIGUOUS,
     cause_in_words,
     counts_in_words,
     element_line,
@@ -20,11 +24,10 @@ from .notation import (
     heads_having,
     identities,
     identity_line,
-    is_silent,
+    quoted,
     residual,
 )
 from .source_places import Place, place_of, places_of
-from .topic import RULE, Topic, topics
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,24 @@ class Rule:
 
     id: str
     name: str
-    level: str
-    """SARIF's: error, warning, note, or none for what is told and no finding."""
-    rank: float
-    """0 to 100, the worst first."""
-    topic: Topic
+    level: str  # SARIF's: error, warning, note, or none for what is told and no finding
+    rank: float  # 0 to 100, the worst first
+    kinds: list[str]  # of failures, of findings about memory and of warnings
+    title: str
+    paragraphs: list[str]  # Markdown: what it is, how it looks, where it was seen, what to try
 
 
-RULES, RULE_OF = dict[str, Rule](), dict[str, Rule]()
-"""The rules by their ids; and by the kinds of failures, of findings about memory and of warnings."""
-for _topic in topics():
-    if _topic.kind == RULE and _topic.name.startswith("GP"):
-        _name, _level, _rank, *_kinds = _topic.detail.split(", ")
-        RULES[_topic.name] = Rule(_topic.name, _name, _level, float(_rank), _topic)
-        RULE_OF |= dict.fromkeys(" ".join(_kinds).split(), RULES[_topic.name])
+def _rule(text: str) -> Rule:
+    heading, *paragraphs = (" ".join(each.split()) for each in text.strip().split("\n\n"))
+    id, detail, title = heading.split(" | ")
+    name, level, rank, *kinds = detail.split(", ")
+    return Rule(id, name, level, float(rank), " ".join(kinds).split(), title, paragraphs)
+
+
+_TEXT = Path(__file__).with_name("templates").joinpath("rules.md").read_text(encoding="utf-8")
+_RULES = [_rule(part) for part in re.split(r"^## ", _TEXT, flags=re.MULTILINE)[1:]]
+RULES = {rule.id: rule for rule in _RULES}
+RULE_OF = {kind: rule for rule in _RULES for kind in rule.kinds}
 WRONG, INHERITS, IDENTITY, CAUSE = RULES["GP001"], RULES["GP002"], RULES["GP003"], RULES["GP004"]
 REFERENCE, TOOL, USAGE, REFUSED = RULES["GP023"], RULES["GP024"], RULES["GP025"], RULES["GP030"]
 
@@ -59,26 +66,21 @@ class Alert:
     """One finding. The same finding in several layouts is one."""
 
     rule: Rule
-    check: str
-    """The target, and the title of its case."""
+    check: str  # the target, and the title of its case
     what: str
     """What it is about: an intermediate, an identity, a tensor and its kernel with their line, "check"."""
     sentences: Sequence[str]
-    places: Sequence[Place]
-    """Where to look, the best first."""
-    kind: str
-    """Of a failure, a finding about memory or a warning."""
-    level: str
-    """SARIF's: that of the rule, or lower where it is told as a warning."""
+    places: Sequence[Place]  # where to look, the best first
+    kind: str  # of a failure, a finding about memory or a warning
+    level: str  # SARIF's: that of the rule, or lower where it is told as a warning
 
     @property
     def about(self) -> str:
-        """What it is about, without a line."""
         return self.what.partition(": ")[0] if self.kind in KINDS else self.what
 
     @property
     def title(self) -> str:
-        title = self.rule.topic.title
+        title = self.rule.title
         return title if self.what == "check" else f"{title}: {self.about}"
 
     @property
@@ -123,17 +125,15 @@ def _errors(report: Report) -> Iterator[Alert]:
     for run in report.runs:
         if told := run.told_error:
             own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
-            message = f"{run.layout}: {told[1]}"
-            yield _failed(
-                report, structs.replace(own, kind=told[0], message=message), run.layout
-            )
+            error = structs.replace(own, kind=told[0], message=f"{run.layout}: {told[1]}")
+            yield _failed(report, error, run.layout)
         elif run.verdict == SKIPPED:
             words = f"Layout {run.layout} was skipped: {run.skipped}"
             yield _alert(report, REFUSED, run.layout, [words])
-    if is_silent(report):
-        yield _alert(
-            report, WRONG, "check", ["The check is a mismatch; its report says no more."]
-        )
+    is_told = any(report.by_status(MISMATCH)) or any(run.broken for run in report.runs)
+    if report.verdict == MISMATCH and not (is_told or report.memory):
+        words = "The check is a mismatch; its report says no more."
+        yield _alert(report, WRONG, "check", [words])
 
 
 def _alert(
@@ -146,12 +146,7 @@ def _alert(
     kind: str = "",
     level: str = "",
 ) -> Alert:
-    """With what every alert of a report says; a place without a file is none.
-
-    Args:
-        seen: what names places before `places`.
-        places: None for those of the report.
-    """
+    """With what every alert of a report says; `seen` names places before `places`, which are the report's if None."""
     again = f"Again: {report.reproduce}" if report.reproduce else ""
     found = [*map(place_of, seen), *(places_of(report) if places is None else places)]
     unique = list(dict.fromkeys(place for place in found if place.file))
@@ -194,8 +189,7 @@ def _of_intermediate(report: Report, name: str, found: SearchResult, status: str
     words = f"{name} is wrong by itself: its own inputs do not explain it."
     told = [words, f"{layouts}: {extent}"]
     if report.is_right_when_contiguous:
-        why = "the arithmetic is right, an address (a stride) is not"
-        told.append(f"Right when contiguous: {why}.")
+        told.append(RIGHT_WHEN_CONTIGUOUS)
     told += map(cause_in_words, report.causes or report.diagnoses[:1])
     firsts = filter(None, (run.first_mismatch for run, _ in found))
     told += map(element_line, [first for first in firsts if first.title == name][:1])
@@ -203,7 +197,6 @@ def _of_intermediate(report: Report, name: str, found: SearchResult, status: str
 
 
 def _broken(report: Report) -> Iterator[Alert]:
-    """One alert an identity, with the layout in which it is furthest off."""
     broken = list[tuple[str, Identity]]()
     for run in report.runs:
         broken += [(run.layout, one) for one in identities(run).values() if not one.holds]
@@ -217,5 +210,4 @@ def _broken(report: Report) -> Iterator[Alert]:
 
 def _layouts(layouts: Iterable[str]) -> str:
     unique = list(dict.fromkeys(layouts))
-    shown = "; ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
-    return f"Layout{'s' * (len(unique) > 1)} {shown}"
+    return f"Layout{'s' * (len(unique) > 1)} {some(map(quoted, unique), 8)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -19,9 +20,10 @@ from ..model.layout_run import (
     NOT_EXPOSED,
     SKIPPED,
     Difference,
+    Head,
     Intermediate,
 )
-from ..model.number import plural, ratio
+from ..model.number import ratio
 from ..model.report import Report, SecondCheck
 from .notation import (
     BAD,
@@ -29,7 +31,6 @@ from .notation import (
     GOOD,
     blame,
     group,
-    heads_by_batch,
     heads_in_words,
     place_in_words,
     quoted,
@@ -39,8 +40,6 @@ from .rows import Words, headed
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
-# Errors within this factor of one another are the same: another seed or device moves them so far.
-MOVED = 2.0
 NOT_RUN, NOT_MADE = "not run", "not made"
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, NOT_RUN: 0, NOT_MADE: 0, SKIPPED: 1, MISMATCH: 3}
@@ -57,8 +56,7 @@ class ReportChange(Struct, frozen=True):
     what: str
     before: str
     after: str
-    became: str = ""
-    """WORSE or BETTER; "" of what is neither."""
+    became: str = ""  # WORSE or BETTER; "" of what is neither
     layout: str = ""
 
 
@@ -81,27 +79,17 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
 
 
 def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
-    """What a save of a file changed: layouts and intermediates that both checks have, then causes."""
-    if before is None:
-        return []
-    of_runs, causes = list[ReportChange](), list[ReportChange]()
-    for change in _of_check(after.name, before, after):
-        if change.layout and not {change.before, change.after} & {NOT_EXPOSED, NOT_RUN}:
-            of_runs.append(change)
-        # What is right, or not over yet, has no cause.
-        elif before.causes and after.causes and change.what.startswith("cause "):
-            causes.append(change)
-    return sorted(of_runs, key=lambda change: change.what == "verdict") + causes
+    """What a save of a file changed in layouts and intermediates that both checks have."""
+    found = _of_check(after.name, before, after) if before is not None else ()
+    both = [change for change in found if change.layout]
+    both = [each for each in both if not {each.before, each.after} & {NOT_EXPOSED, NOT_RUN}]
+    return sorted(both, key=lambda change: change.what == "verdict")
 
 
 def verdict_of(changes: Sequence[ReportChange]) -> str:
     """WORSE where anything is; else BETTER where anything is; else SAME."""
-    kinds = _by_kind(changes)
-    return WORSE if WORSE in kinds else BETTER if BETTER in kinds else SAME
-
-
-def _by_kind(changes: Sequence[ReportChange]) -> dict[str, list[ReportChange]]:
-    return group(changes, lambda change: change.became)
+    kinds = {change.became for change in changes}
+    return next((kind for kind in (WORSE, BETTER) if kind in kinds), SAME)
 
 
 def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
@@ -111,16 +99,15 @@ def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
 
 def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
-    verdict, counts = verdict_of(changes), list[str]()
-    for kind, word in _KINDS.items():
-        if those := _by_kind(changes).get(kind):
-            counts.append(f"{len(those)} {word}")
-    words = ", ".join(counts) or "nothing changed"
-    lines = [Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {words}")]
+    verdict = verdict_of(changes)
+    kinds = Counter(change.became for change in changes)
+    counts = ", ".join(f"{kinds[kind]} {word}" for kind, word in _KINDS.items() if kinds[kind])
+    head = f"  {counts or 'nothing changed'}"
+    lines = [Text.assemble((verdict.upper(), _STYLES[verdict]), head)]
     for check, those in group(changes, lambda change: change.check).items():
         lines.append(Text(f"{check}:", "bold"))
         for kind, word in _KINDS.items():
-            for sentence in sentences_of(_by_kind(those).get(kind, ())):
+            for sentence in sentences_of([each for each in those if each.became == kind]):
                 lines += headed(f"  {word:<6}", _STYLES[kind], sentence, width, hangs=False)
     return lines
 
@@ -179,23 +166,16 @@ def _became(before: str, after: str) -> str:
 
 
 def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, str] | None:
-    wrong, now_wrong = _wrong_heads(old), _wrong_heads(new)
+    wrong, now_wrong = (
+        {(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new)
+    )
     was, now = _in_words(old), _in_words(new)
     if NOT_EXPOSED in (was, now):
         return None if was == now else (was, now, "")
     # Where the words are the same still, one of the two has batches that the other has not.
-    if was != now and wrong != now_wrong:
-        return was, now, BETTER if now_wrong <= wrong else WORSE
-    least, most = sorted((old.ratio, new.ratio))
-    if not most > MOVED * least:
+    if was == now or wrong == now_wrong:
         return None
-    # Within its budget no error is worse than another.
-    became = "" if most <= 1 else WORSE if new.ratio > old.ratio else BETTER
-    return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became
-
-
-def _wrong_heads(intermediate: Intermediate) -> set[tuple[int | None, int]]:
-    return {(head.batch, head.head) for head in intermediate.heads if head.mismatched}
+    return was, now, BETTER if now_wrong <= wrong else WORSE
 
 
 def _in_words(intermediate: Intermediate) -> str:
@@ -203,11 +183,23 @@ def _in_words(intermediate: Intermediate) -> str:
     if intermediate.status == NOT_EXPOSED:
         return NOT_EXPOSED
     wrong = [head for head in intermediate.heads if head.mismatched]
-    return f"wrong in {heads_by_batch(wrong, intermediate)}" if wrong else "right"
+    return f"wrong in {_heads_by_batch(wrong, intermediate)}" if wrong else "right"
+
+
+def _heads_by_batch(heads: Sequence[Head], intermediate: Intermediate) -> str:
+    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of an intermediate's."""
+    words = dict[int | None, str]()
+    for batch, those in group(heads, lambda head: head.batch).items():
+        words[batch] = heads_in_words((head.head for head in those), len(those))
+    if (
+        words.keys() == {head.batch for head in intermediate.heads}
+        and len({*words.values()}) == 1
+    ):
+        return next(iter(words.values()))
+    return "; ".join(f"batch {batch}, {said}" for batch, said in words.items())
 
 
 def against(report: Report) -> Iterator[Words]:
-    """What the other target came to, and the first place where both differ."""
     other = report.against
     assert other is not None
     target, device = other.report.target, other.report.environment.get("device", "")
@@ -219,12 +211,6 @@ def against(report: Report) -> Iterator[Words]:
 
 
 def beside(report: Report, other: SecondCheck) -> Iterator[str]:
-    """Of each intermediate how far both differ; of a saved report what changed since."""
-    alike: dict[str, list[str]] = {}
-    for layout, those in group(other.differences, lambda each: each.layout).items():
-        alike.setdefault(_differences(those), []).append(layout)
-    for words, layouts in alike.items():
-        yield f"beside {other.name}, in {', '.join(layouts)}: {words}"
     if other.is_saved:
         changes = changes_of(Reports(reports=(other.report,)), Reports(reports=(report,)))
         for sentence in sentences_of(changes):
@@ -249,13 +235,11 @@ def _first_difference(other: SecondCheck, report: Report) -> str:
         return f"nothing of both can be compared{f': other {names}' if names else ''}"
     for found in other.differences:
         if found.beyond and (first := found.first) is not None:
-            row = "" if first.row is None else f", row {first.row}"
-            col = "" if first.col is None else f", col {first.col}"
+            at = (f", {axis} {getattr(first, axis)}" for axis in ("row", "col"))
+            place = place_in_words(first) + "".join(each for each in at if "None" not in each)
             numbers = f"{value(first.actual)} here, {value(found.other)} there"
-            return (
-                f"they differ first in {found.name} ({found.layout}), {place_in_words(first)}{row}{col}: "
-                f"{numbers}, {value(first.expected)} by the reference"
-            )
+            words = f"they differ first in {found.name} ({found.layout}), {place}"
+            return f"{words}: {numbers}, {value(first.expected)} by the reference"
     if not any(one.differing for one in other.differences):
         return "they give the same bits"
     worst = max(other.differences, key=_ratio)
@@ -265,24 +249,3 @@ def _first_difference(other: SecondCheck, report: Report) -> str:
 
 def _ratio(difference: Difference) -> float:
     return difference.max_budget_ratio or 0.0
-
-
-def _differences(those: Sequence[Difference]) -> str:
-    """`differ: dQ in head 1 (3 of 96 elements, by up to 40x); the same bits: dK, dV`."""
-    beyond, within, same = list[str](), list[str](), list[str]()
-    for difference in those:
-        name, times = difference.name, f"{ratio(_ratio(difference))}x"
-        if difference.beyond:
-            count = f"{difference.beyond:,} of {plural(difference.total, 'element')}"
-            heads = heads_in_words(difference.heads)
-            beyond.append(f"{name} in {heads} ({count}, by up to {times})")
-        elif difference.differing:
-            within.append(f"{name} ({times})")
-        else:
-            same.append(name)
-    kinds = (
-        ("differ", beyond),
-        ("differ within what one may err", within),
-        ("the same bits", same),
-    )
-    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds if names)

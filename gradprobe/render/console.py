@@ -9,9 +9,10 @@ from rich.text import Text
 
 from ..model.case import Case
 from ..model.layout_run import FAILED, MATCH, MISMATCH, Element, Error, Ranges, Run
-from ..model.number import in_words, plural, ratio
+from ..model.memory_finding import WARNING
+from ..model.number import in_words, plural, ratio, some
 from ..model.report import Report
-from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, size_in_words
+from .notation import BAD, CAUTION, GOOD, TIMES, blame, greppable, size_in_words
 from .rows import ReportBlock, TextLine, Words, lines_in
 from .source_places import Place, base_of
 
@@ -27,11 +28,10 @@ def headline(report: Report, width: int) -> list[Text]:
 def first_line(report: Report) -> str:
     """The one line that names the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
     run = report.failing
-    return "" if run is None else greppable(report.shown, run.memory)
+    return "" if run is None else greppable(run, run.memory)
 
 
 def verdict_of(report: Report) -> Iterator[ReportBlock]:
-    """The verdict in words, and what sets the case apart."""
     verdict, style = ("MISMATCH", BAD) if report.failing else ("MATCH", GOOD)
     yield Words(verdict_words(report), verdict, style, hangs=True)
     if words := beyond_the_case(report):
@@ -58,17 +58,16 @@ def verdict_words(report: Report) -> str:
             return f"{blame(run)} ({target}, {run.layout})"
         from .alerts import RULE_OF
 
-        title = RULE_OF[run.memory[0].kind].topic.title
-        before = "" if run.compares else " before the layout is refused"
+        title = RULE_OF[run.memory[0].kind].title
+        ended = "ends" if run.told_error else "is refused"
+        before = "" if run.compares else f" before the layout {ended}"
         words = f"every element is within budget, but {title[0].lower()}{title[1:]}{before}"
         return f"{words} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), len(report.measured)
     words = f"{target}: {count} within budget in {plural(runs, 'layout')} ({first.precision})"
     if not (idle := report.target.idle):
         return words
-    base = base_of(report)
-    files = " and ".join(base.shorten(Place(file, None)) for file in idle[:2])
-    files = files if len(idle) < 3 else f"{len(idle)} files"
+    files = some(base_of(report).shorten(Place(file, None)) for file in idle)
     return f"{words}; torch alone ran: no kernel of {files} was launched"
 
 
@@ -78,43 +77,33 @@ def _on_ranks(case: Case, element: Element) -> str:
     words = f"in the shard of rank {element.shard}"
     if rank is None or step is None or case.ranks is None:
         return words if rank in (None, element.shard) else f"{words}, from rank {rank}"
-    return (
-        f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
-    )
+    keys = f"keys of rank {(rank - step) % case.ranks}"
+    return f"{words}, from step {step} of rank {rank} ({keys})"
 
 
 def sources(run: Run) -> str:
-    """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     words = list[str]()
     for source in ("exported", "tapped", "seen", "recovered"):
-        names = list[str]()
-        for intermediate in run.compares:
-            if intermediate.source != source:
-                continue
-            name, adds = intermediate.name, intermediate.reading_adds
-            # What reading dP and delta may add is large wherever P is small, and lies in their budgets.
-            if adds is not None and name in ("P", "dS"):
-                name += f" (to {adds:.0e})"
-            names.append(name)
-        if names:
+        if names := [each.name for each in run.compares if each.source == source]:
             words.append(f"{source}: {', '.join(dict.fromkeys(names))}")
     if run.absent:
         words.append(f"not exposed: {', '.join(run.absent)}")
     return "; ".join(words)
 
 
-def layouts_of(report: Report, signs: Signs) -> Iterator[ReportBlock]:
+def layouts_of(report: Report) -> Iterator[ReportBlock]:
     for run in report.runs:
-        style = {MATCH: "green", MISMATCH: BAD}.get(run.verdict, CAUTION)
+        verdict = WARNING if run.severity == WARNING else run.verdict
+        style = {MATCH: "green", MISMATCH: BAD}.get(verdict, CAUTION)
         if run.told_error:
             yield Words(f"{run.layout:<14} {run.verdict}: {error_words(run)}", "", style)
-        elif not run.is_judged:  # the target's words, of any length
+        elif run.skipped and not run.is_judged:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
             yield Words(f"{run.layout:<14} {how}: {run.skipped}", "", style)
         else:
-            line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
+            line = Text.assemble(f"  {run.layout:<14} ", (verdict, style))
             if worst := max(run.compares, key=lambda each: each.ratio, default=None):
-                line.append(f", worst {ratio(worst.ratio)}{signs.times} in {worst.title}")
+                line.append(f", worst {ratio(worst.ratio)}{TIMES} in {worst.title}")
             yield TextLine(line)
 
 
@@ -125,7 +114,6 @@ def error_words(run: Run) -> str:
 
 
 def whereabouts(report: Report) -> Iterator[str]:
-    """Where else: on which rank, in which rows, in which layouts."""
     first = report.shown.first_mismatch
     if first is not None and report.case is not None:
         if first.shard is not None:
@@ -135,10 +123,13 @@ def whereabouts(report: Report) -> Iterator[str]:
         if small := size_in_words(first):
             yield small
         yield from _wrong_rows(report.shown, first)
-    for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
-        runs = [run.layout for run in report.measured if run.verdict == verdict and run.is_plain]
+    plain = [run for run in report.measured if run.is_plain]
+    for word, runs in (
+        ("wrong in", [run.layout for run in plain if run.is_wrong]),
+        ("right in", [run.layout for run in plain if run.verdict == MATCH]),
+    ):
         if runs:
-            yield f"{word} {', '.join(runs)}"
+            yield f"{word} {some(runs, 8)}" if report.strides else f"{word} {', '.join(runs)}"
 
 
 def _wrong_rows(run: Run, first: Element) -> Iterator[str]:
@@ -160,9 +151,9 @@ def _count(ranges: Ranges) -> int:
 
 def receipt(report: Report) -> str:
     elements, case = plural(report.compared.elements, "element"), report.case
-    counts = sorted({len(run.compares) for run in report.measured})
-    names = plural(counts[-1], "intermediate")
-    names = names if len(counts) == 1 else f"{counts[0]} to {names}"
+    counts = [len(run.compares) for run in report.measured]
+    names = plural(max(counts), "intermediate")
+    names = names if min(counts) == max(counts) else f"up to {names}"
     words = f"compared {elements}: every one of {names} in {plural(len(report.measured), 'run')}"
     if case is None:
         return words

@@ -53,7 +53,6 @@ def begin(words: Sequence[str]) -> None:
 
 
 def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
-    """Where the words of a command line have these of its options write."""
     words, found = own_words(words), {}
     for word, following in zip(words, [*words[1:], None], strict=True):
         flag, equals, file = word.partition("=")
@@ -77,7 +76,6 @@ def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(reproduce: str) -> dict[str, Any]:
-    """What stands in the place of a report."""
     return {
         "schema": "gradprobe.report/2", "verdict": INCOMPLETE, "error": ERROR, "runs": [], "first_mismatch": None,
         "diagnoses": [], "reproduce": reproduce,
@@ -93,7 +91,6 @@ def as_json(several: Reports, code: int | None) -> str:
 
 
 def _unfinished_text(ending: str, words: Sequence[str]) -> str:
-    """A document, or one of templates/ with the words of the error and the command in it."""
     command = shlex.join(["gradprobe", *words])
     if ending == "json":
         return json.dumps(document(command), indent=2) + "\n"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from ..model.documents import Reports
 from ..model.layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from ..model.number import plural
-from ..model.report import Report, TriedEdit, passing_edit
+from ..model.report import Report
 from ..model.writing import visible
 from .alerts import Alert, alerts_of
-from .notation import edit_name, errors_of, group, so_far
+from .notation import errors_of, group, so_far
 from .source_places import Base, base_of
 
 # GitHub shows ten annotations of each kind a step.
@@ -80,15 +80,12 @@ def markdown(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
         elif not report.is_warning:
             words = "right in " + plural(len(report.measured), "layout")
             parts.append(f"| match | {_plain(report.name)} | {words} | |\n")
-        if (edit := passing_edit(report)) is not None:
-            tail.append(_edit(report, edit))
     whole = "".join((*parts, *tail)).encode()
     if len(whole) <= most:
         return whole.decode()
     shown = whole[: max(0, most - 120)].decode(errors="ignore").rpartition("\n")[0]
-    return (
-        shown and f"{shown}\n\nThe rest is left out: a summary holds {most:,} bytes at most.\n"
-    )
+    rest = f"\n\nThe rest is left out: a summary holds {most:,} bytes at most.\n"
+    return shown and shown + rest
 
 
 def _row(alert: Alert, base: Base) -> str:
@@ -97,13 +94,6 @@ def _row(alert: Alert, base: Base) -> str:
     first = [line for line in alert.sentences[2:] if line.startswith("FIRST ")]
     found = _plain("\n".join([*alert.sentences[:2], *first]))
     return f"| {level} | {_plain(alert.check)} | {found} | {_plain(where)} |\n"
-
-
-def _edit(report: Report, edit: TriedEdit) -> str:
-    """The edit that was tried as a block of code, in a fence that nothing in it closes."""
-    fence = max(["~~", *re.findall("~+", edit.diff)], key=len) + "~"
-    words = _plain(f"{edit_name(edit)} of {report.name}, tried: {edit.words}")
-    return f"\n{words}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
 
 
 def _heading(reports: Sequence[Report]) -> str:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..model.documents import Reports
-from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Head, Intermediate, Run
+from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Head, Run
 from ..model.memory_finding import KINDS, WARNING
 from ..model.report import Report
 from ..model.writing import visible
-from .alerts import IDENTITY, INHERITS, WRONG, Alert, Rule, alerts_in
-from .notation import counts_in_words, element_line, identities, identity_line, residual, so_far
-from .reasons import render_reasons
+from .alerts import INHERITS, Alert, alerts_in
+from .notation import counts_in_words, element_line, identities, identity_line, so_far
 from .source_places import Base, base_of
 
-# Of what is told in the terminal's words.
-_WIDTH = 120
+_Lines = tuple[str, ...]
 _FAILURE, _ERROR = "failure", "error"
+_HOW = {MISMATCH: "is wrong by itself", INHERITED: "only inherits"}
 _COUNTED = {"failures": _FAILURE, "errors": _ERROR, "skipped": SKIPPED}
+
+
+@dataclass(frozen=True)
+class _TestCase:
+    """One of a layout, which is a part of JUnit's class name; without an outcome it passes."""
+
+    group: str
+    name: str
+    outcome: str = ""
+    kind: str = ""
+    message: str = ""
+    lines: _Lines = ()
 
 
 def text(several: Reports, code: int | None) -> str:
     """The reports as XML that Jenkins' schema takes (junit-10.xsd), as long as a command runs with one unfinished."""
     root, base = Xml.Element("testsuites", name="gradprobe"), base_of(several)
     for report in so_far(several, code):
-        root.append(_TestSuite(report, base).element())
+        root.append(_suite(report, base))
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, 0)) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
@@ -35,112 +47,84 @@ def text(several: Reports, code: int | None) -> str:
     return head + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-class _TestSuite:
-    """The test cases of one check; what fails says what its alert says."""
+def _suite(report: Report, base: Base) -> Xml.Element:
+    suite, seen = Xml.Element("testsuite", name=visible(report.name)), Counter[str]()
+    for case in _cases(report, base):
+        of = visible(f"{report.name}.{case.group}" if case.group else report.name)
+        name = visible(case.name)
+        seen[known := f"{of} {name}"] += 1
+        if seen[known] > 1:  # two of one name are one to those who read JUnit
+            name += f" ({seen[known]})"
+        element = Xml.SubElement(suite, "testcase", classname=of, name=name)
+        if case.outcome:
+            about = {"type": visible(case.kind), "message": visible(case.message)}
+            text = visible("\n".join(case.lines))
+            Xml.SubElement(element, case.outcome, about).text = text or None
+    suite.set("tests", str(len(suite)))
+    for count, outcome in _COUNTED.items():
+        suite.set(count, str(len(suite.findall(f"*/{outcome}"))))
+    suite.set("time", f"{report.seconds.get('total', 0.0):.3f}")
+    return suite
 
-    def __init__(self, report: Report, base: Base) -> None:
-        self._report, self._base = report, base
-        self._alerts = list(alerts_in(report))
 
-    def element(self) -> Xml.Element:
-        suite, seen = Xml.Element("testsuite", name=visible(self._report.name)), Counter[str]()
-        suite.extend(self._cases())
-        suite.set("tests", str(len(suite)))
-        for count, outcome in _COUNTED.items():
-            suite.set(count, str(len(suite.findall(f"*/{outcome}"))))
-        suite.set("time", f"{self._report.seconds.get('total', 0.0):.3f}")
-        for case in suite:
-            name = case.get("name", "")
-            known = f"{case.get('classname')} {name}"
-            seen[known] += 1
-            if seen[known] > 1:  # two of one name are one to those who read JUnit
-                case.set("name", f"{name} ({seen[known]})")
-        return suite
+def _cases(report: Report, base: Base) -> Iterator[_TestCase]:
+    alerts = list(alerts_in(report))
+    for alert in alerts:
+        yield from _of_alert(report, alert, base)
+    about = {(alert.what, alert.rule is INHERITS): _lines(alert, base) for alert in alerts}
+    for run in report.runs:
+        is_mild = report.is_warning or run.severity == WARNING
+        for case in _of_run(run, about):
+            # JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen.
+            is_told = is_mild and case.outcome in (_FAILURE, _ERROR)
+            yield replace(case, outcome=SKIPPED, kind=WARNING) if is_told else case
 
-    def _cases(self) -> Iterator[Xml.Element]:
-        for alert in self._alerts:
-            yield from self._of_alert(alert)
-        for run in self._report.runs:
-            is_mild = self._report.is_warning or run.severity == WARNING
-            for case in self._of_run(run):
-                # JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen.
-                for outcome in case if is_mild else ():
-                    if outcome.tag != SKIPPED:
-                        outcome.tag = SKIPPED
-                        outcome.set("type", WARNING)
-                yield case
 
-    def _case(
-        self,
-        group: str,
-        name: str,
-        outcome: str = "",
-        kind: str = "",
-        message: str = "",
-        alert: Alert | None = None,
-        more: Sequence[str] = (),
-    ) -> Xml.Element:
-        """A test case of a layout, which is a part of JUnit's class name; without an outcome it passes."""
-        of = f"{self._report.name}.{group}" if group else self._report.name
-        element = Xml.Element("testcase", classname=visible(of), name=visible(name))
-        if outcome:
-            about = {"type": visible(kind), "message": visible(message)}
-            body = [*more[:1], *(alert.sentences if alert else ())]
-            for place in alert.places[:1] if alert else ():
-                body.append(f"at: {self._base.shorten(place)} {place.name}".rstrip())
-            text = visible("\n".join([*body, *more[1:]]))
-            Xml.SubElement(element, outcome, about).text = text or None
-        return element
+def _lines(alert: Alert, base: Base) -> _Lines:
+    at = (f"at: {base.shorten(place)} {place.name}".rstrip() for place in alert.places[:1])
+    return *alert.sentences, *at
 
-    def _of_alert(self, alert: Alert) -> Iterator[Xml.Element]:
-        message, kind = alert.sentences[0], alert.kind
-        name = f"{kind} {alert.about}".rstrip()
-        if alert.level == WARNING:
-            yield self._case("warnings", name, SKIPPED, WARNING, message, alert)
-        elif kind in KINDS:
-            yield self._case("memory", name, _FAILURE, kind, message, alert)
-        elif alert.what == "check" and kind:
-            name = self._report.title or "check"
-            yield self._case("", name, _ERROR, kind, message, alert)
-        elif alert.what == "check":  # a mismatch that nothing accounts for
-            yield self._case("", "verdict", _FAILURE, MISMATCH, message, alert)
 
-    def _about(self, what: str, *rules: Rule) -> Alert | None:
-        those = (alert for alert in self._alerts if alert.what == what)
-        return next((alert for alert in those if not rules or alert.rule in rules), None)
+def _of_alert(report: Report, alert: Alert, base: Base) -> Iterator[_TestCase]:
+    kind, told = alert.kind, (alert.sentences[0], _lines(alert, base))
+    name = f"{kind} {alert.about}".rstrip()
+    if alert.level == WARNING:
+        yield _TestCase("warnings", name, SKIPPED, WARNING, *told)
+    elif kind in KINDS:
+        yield _TestCase("memory", name, _FAILURE, kind, *told)
+    elif alert.what == "check" and kind:
+        yield _TestCase("", report.title or "check", _ERROR, kind, *told)
+    elif alert.what == "check":  # a mismatch that nothing accounts for
+        yield _TestCase("", "verdict", _FAILURE, MISMATCH, *told)
 
-    def _of_run(self, run: Run) -> Iterator[Xml.Element]:
-        layout = run.layout
-        if failed := run.told_error:
-            yield self._case(layout, "layout", _ERROR, *failed, self._about(layout))
-        elif run.verdict == SKIPPED:
-            yield self._case(layout, "layout", SKIPPED, "refused", str(run.skipped))
-        for intermediate in run.intermediates:
-            title, status = intermediate.title, intermediate.status
-            if not intermediate.heads:
-                yield self._case(layout, title, SKIPPED, status, status)
-            for head in intermediate.heads:
-                yield self._of_head(run, intermediate, head)
-        for key, identity in identities(run).items():
-            outcome = "" if identity.holds else _FAILURE
-            words = residual(identity) if run.first_mismatch else identity_line(identity)
-            alert = self._about(key, IDENTITY)
-            yield self._case(layout, key, outcome, "identity", words, alert)
 
-    def _of_head(self, run: Run, intermediate: Intermediate, head: Head) -> Xml.Element:
-        title, status, first = intermediate.title, head.status, run.first_mismatch
-        batch = "" if head.batch is None else f" batch {head.batch}"
-        name, counts = f"{title}{batch} head {head.head}", counts_in_words(head)
-        if status not in (MISMATCH, INHERITED):
-            return self._case(run.layout, name)
-        rule, how = WRONG, "is wrong by itself"
-        if status == INHERITED:
-            rule, how = INHERITS, "only inherits"
-        message, more = f"{title} {how}: {counts}", [counts]
-        here = title, head.batch, head.head
-        if first and rule is WRONG and here == (first.title, first.batch, first.head):
-            message = element_line(first)
-            more += [line.plain for line in render_reasons(self._report, _WIDTH)]
-        return self._case(
-            run.layout, name, _FAILURE, status, message, self._about(title, rule), more
+def _of_run(run: Run, about: Mapping[tuple[str, bool], _Lines]) -> Iterator[_TestCase]:
+    layout = run.layout
+    if failed := run.told_error:
+        yield _TestCase(layout, "layout", _ERROR, *failed, about.get((layout, False), ()))
+    elif run.verdict == SKIPPED:
+        yield _TestCase(layout, "layout", SKIPPED, "refused", str(run.skipped))
+    for intermediate in run.intermediates:
+        title, status = intermediate.title, intermediate.status
+        if not intermediate.heads:
+            yield _TestCase(layout, title, SKIPPED, status, status)
+        for head in intermediate.heads:
+            lines = about.get((title, head.status == INHERITED), ())
+            yield _of_head(run, title, head, lines)
+    for key, identity in identities(run).items():
+        words, lines = identity_line(identity), about.get((key, False), ())
+        yield _TestCase(
+            layout, key, "" if identity.holds else _FAILURE, "identity", words, lines
         )
+
+
+def _of_head(run: Run, title: str, head: Head, lines: _Lines) -> _TestCase:
+    batch = "" if head.batch is None else f" batch {head.batch}"
+    name, counts = f"{title}{batch} head {head.head}", counts_in_words(head)
+    if head.status not in _HOW:
+        return _TestCase(run.layout, name)
+    message, first = f"{title} {_HOW[head.status]}: {counts}", run.first_mismatch
+    here = title, head.batch, head.head, head.status
+    if first and here == (first.title, first.batch, first.head, MISMATCH):
+        message = element_line(first)
+    return _TestCase(run.layout, name, _FAILURE, head.status, message, (counts, *lines))

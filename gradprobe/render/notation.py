@@ -1,10 +1,9 @@
-"""How numbers, heads, marks and findings are written for people, in UTF-8 and in ASCII, the same in every form."""
+"""How numbers, heads, marks and findings are written for people, the same in every form."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -31,20 +30,8 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Signs:
-    """The signs that carry meaning without colour."""
-
-    mismatch: str
-    inherited: str
-    times: str
-    about: str
-    tiles: str
-    """Of a tile within budget, over it, over 10, 100 and 1000 times."""
-
-
-UTF8 = Signs("✗", "↳", "×", "≈", "·░▒▓█")
-ASCII = Signs("!", "~", "x", "~", ".-+*#")
+WRONG_SIGN, INHERITED_SIGN, TIMES, TILE_SIGNS = "✗", "↳", "×", "·░▒▓█"
+"""Signs that carry meaning without colour; the last of a tile within budget, over it, over 10, 100 and 1000 times."""
 
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"
@@ -52,13 +39,15 @@ BAD, GOOD = "bold red", "bold green"
 STYLES = {MISMATCH: BAD, INHERITED: CAUTION}
 # A miss of less than this share of an intermediate's largest value is small in itself, however many budgets it is.
 _SMALL = 0.01
+RIGHT_WHEN_CONTIGUOUS = (
+    "Right when contiguous: the arithmetic is right, an address (a stride) is not."
+)
 _NOTHING: dict[str, Any] = {
     "verdict": MATCH, "runs": (), "error": None, "strides": None, "first_mismatch": None, "diagnoses": ()
 }  # fmt: skip
 
 
 def group(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items of each key, in the order in which they came."""
     found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -66,7 +55,6 @@ def group(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[I
 
 
 def value(number: float | None) -> str:
-    """A tensor's element, four significant digits."""
     return "non-finite" if number is None else f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
 
 
@@ -131,14 +119,9 @@ def errors_of(report: Report) -> Report:
     runs = []
     for run in report.runs:
         if run.severity != WARNING:
-            runs.append(replace(run, memory=_counted(run.memory)))
-    survey = report.strides
-    survey = survey and replace(survey, findings=_counted(survey.findings))
-    return replace(report, runs=tuple(runs), strides=survey)
-
-
-def _counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
-    return tuple(finding for finding in findings if finding.severity != WARNING)
+            counted = (finding for finding in run.memory if finding.severity != WARNING)
+            runs.append(replace(run, memory=tuple(counted)))
+    return replace(report, runs=tuple(runs))
 
 
 def so_far(several: Reports, code: int | None) -> list[Report]:
@@ -176,20 +159,6 @@ def heads_in_words(numbers: Iterable[int], most: int = 8) -> str:
     """`head 1`, `heads 0-2, 5`."""
     found = sorted(set(numbers))
     return f"head{'s' * (len(found) != 1)} {in_words(spans(found), most)}"
-
-
-def heads_by_batch(heads: Iterable[Head], intermediate: Intermediate) -> str:
-    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of an intermediate's."""
-    batches = {head.batch for head in intermediate.heads}
-    words = {}
-    for batch, those in group(heads, lambda head: head.batch).items():
-        numbers = [head.head for head in those]
-        words[batch] = heads_in_words(numbers, len(numbers))
-    if words.keys() == batches and len(set(words.values())) == 1:
-        return next(iter(words.values()))
-    return "; ".join(
-        said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()
-    )
 
 
 def heads_having(intermediate: Intermediate, status: str) -> str:
@@ -238,7 +207,6 @@ def in_short(sentence: str) -> str:
 
 
 def edit_name(edit: TriedEdit) -> str:
-    """What an edit that was tried and changes anything is called."""
     if edit.is_certain:
         return "Fix"
     return "Matches here" if edit.matches else "Closest edit"
@@ -252,13 +220,6 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
         certain = ": the cause is certain" if diagnosis.is_certain else ""
         fix = f" {edit_name(edit)}, tried: {edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
-
-
-def is_silent(report: Report) -> bool:
-    """Whether a mismatch was found that no intermediate, identity or memory finding of the report accounts for."""
-    if report.verdict != MISMATCH or report.memory or any(report.by_status(MISMATCH)):
-        return False
-    return not any(run.broken for run in report.runs)
 
 
 def quoted(title: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from ..model.layout_run import CRASHED, RepeatedResult
-from ..model.memory_finding import Group, MemoryFinding, grouped
-from ..model.number import LAMBDA, in_words, listed, plural, ratio
+from ..model.memory_finding import WARNING, Group, MemoryFinding, grouped
+from ..model.number import LAMBDA, plural, ratio, some
 from ..model.report import Report
 from .comparison import beside
 from .console import error_words
-from .notation import group, heads_in_words, in_short
+from .notation import RIGHT_WHEN_CONTIGUOUS, group, heads_in_words, in_short, quoted
 from .source_places import base_of
 
 # Notes that change what a verdict is worth, by how they begin: what was not checked at all, what is judged in another
@@ -40,7 +40,7 @@ def findings(report: Report) -> list[str]:
 def all_notes(report: Report) -> Iterator[str]:
     """Every sentence, in full; layouts and what is known stand elsewhere then."""
     if report.is_right_when_contiguous:
-        yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+        yield RIGHT_WHEN_CONTIGUOUS
     for stray in _strays(report):
         yield stray.sentence
     yield from (report.failing or report.measured[0]).inside
@@ -56,21 +56,26 @@ def all_notes(report: Report) -> Iterator[str]:
 def limits(report: Report) -> list[str]:
     """The sentences without which a match would say too much: what is not judged, and what is meant otherwise."""
     readings = [note for note in report.notes if "of its results are right so" in note]
-    return [*_not_judged(report), *readings]
+    return [*not_judged(report), *readings]
 
 
-def _not_judged(report: Report) -> Iterator[str]:
-    """Layouts without a result, those for the same reason together."""
+def not_judged(report: Report) -> Iterator[str]:
+    """Layouts without a result, those for the same reason together, in the words of the first."""
     found: dict[tuple[str, str], list[str]] = {}
+    whys: dict[tuple[str, str], str] = {}
     for run in report.runs:
+        how, why = "refused", "" if run.is_judged else run.skipped or ""
         if run.told_error:
-            end = "a crash" if run.verdict == CRASHED else f"an {run.verdict}"
-            found.setdefault((f"ended in {end}", error_words(run)), []).append(run.layout)
-        elif not run.is_judged and run.skipped:
-            found.setdefault(("refused", run.skipped), []).append(run.layout)
-    for (how, why), layouts in found.items():
-        be = "is " if len(layouts) == 1 else "are "
-        yield f"{listed(layouts)} {be if how == 'refused' else ''}{how}: {why}"
+            how = "ended in a crash" if run.verdict == CRASHED else f"ended in an {run.verdict}"
+            why = error_words(run)
+        if not why or run.severity == WARNING:
+            continue
+        alike = how, re.sub(r"\d+", "0", why)
+        whys.setdefault(alike, why)
+        found.setdefault(alike, []).append(quoted(run.layout))
+    for alike, layouts in found.items():
+        be = "" if alike[0] != "refused" else "is " if len(layouts) == 1 else "are "
+        yield f"{some(layouts)} {be}{alike[0]}: {whys[alike]}"
 
 
 def _strays(report: Report) -> list[Group]:
@@ -84,17 +89,17 @@ def _strays(report: Report) -> list[Group]:
 
 
 def _observed(report: Report) -> Iterator[str]:
-    """What no comparison shows, and what was asked for besides."""
     for error in report.compile_errors:
         yield f"COMPILE ERROR  {error.sentence}"
     for file in report.target.shadows:
-        folder, name = os.path.split(file)
-        what = f"another file named {name}"
-        if name == "__init__.py":
-            what = f"a package named {os.path.basename(folder)}"
-        yield f"{what} is on the path and was not used: {base_of(report).short(file)}"
+        yield f"what has the target's name is on the path too and was not used: {base_of(report).short(file)}"
     for warning in report.warnings:
-        yield f"WARNING  {warning.words}"
+        where = f" ({some(map(quoted, warning.layouts))})" if warning.layouts else ""
+        yield f"WARNING  {warning.words}{where}"
+    for copied, runs in group(report.runs, lambda run: ", ".join(run.copied)).items():
+        if copied:
+            layouts = some(quoted(run.layout) for run in runs)
+            yield f"the wrapper copied {copied} in {layouts}, so the kernels never saw those strides"
     yield from report.coarser
     # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
     # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
@@ -102,7 +107,8 @@ def _observed(report: Report) -> Iterator[str]:
     if report.failing and not report.coarser and 1.0 < worst <= LAMBDA:
         name = report.shown.precision
         yield f"no error exceeds {LAMBDA:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
-    yield from _repeats(report)
+    # A survey runs a layout twice over other memory.
+    yield from _repeats(report) if report.strides is None else ()
     yield from beside(report, report.against) if report.against else ()
     # Where elements are wrong a broken identity adds nothing.
     broken = [one.name for run in report.measured for one in run.broken]
@@ -111,7 +117,6 @@ def _observed(report: Report) -> Iterator[str]:
 
 
 def target_warnings(report: Report) -> Iterator[str]:
-    """How many there are: --details has their words."""
     if count := len(report.target_warnings):
         yield f"{plural(count, 'warning')} from the target: --details shows {'it' if count == 1 else 'them'}"
 
@@ -131,45 +136,29 @@ def _repeats(report: Report) -> Iterator[str]:
         yield f"{runs[0].repeats} runs gave the same bits"
 
 
-def _heads(heads: Iterable[tuple[int | None, int]], most: int = 8) -> str:
-    return heads_in_words((head for _, head in heads), most)
-
-
 def _repeated(result: RepeatedResult) -> Iterator[str]:
     name, spread = result.name, result.spread
     if result.wrong_in == result.runs and result.wrong_heads:
-        runs = f"{_heads(result.wrong_heads)} in each of {result.runs} runs"
-        yield f"{name} is wrong in {runs}, {_wrong_alike(result)}"
+        heads = heads_in_words(head for _, head in result.wrong_heads)
+        same = (
+            "" if result.wrong_spread or result.differing else ", by the same numbers: not noise"
+        )
+        yield f"{name} is wrong in {heads} in each of {result.runs} runs{same}"
     elif result.wrong_in:
-        runs = f"{result.wrong_in} of {result.runs} runs"
-        runs = "other heads" if result.wrong_in == result.runs else runs
-        yield f"{name} is wrong in {runs} only: a race, or what one call leaves to the next"
-    if result.differing:
-        words = f"{name} differs from run to run in {plural(result.differing, 'element')}"
-        if result.heads:
-            words += f", {_heads(result.heads, 6)}"
-        if result.tiles:
-            rows = "keys" if name in ("dK", "dV") else "rows"
-            words += f", tiles {in_words(result.tiles, 6)} of {result.block} {rows}"
-        words += "" if spread is None else f", by up to {ratio(spread)}x what is allowed"
-        yield f"{words}: {_order(result)}"
-
-
-def _wrong_alike(result: RepeatedResult) -> str:
-    spread = result.wrong_spread if result.wrong_spread is not None or result.differing else 0.0
-    if spread is None:
-        return "and differs between them"
-    if spread > 1:
-        return f"by numbers that differ by up to {ratio(spread)}x what is allowed"
-    close = f" to {ratio(spread)} of what is allowed" if spread else ""
-    return f"by the same numbers{close}: not noise"
-
-
-def _order(result: RepeatedResult) -> str:
-    places = (f"{PurePath(at.file).name}:{at.line}" for at in result.atomics)
-    atomics = f"the order of the atomics at {', '.join(dict.fromkeys(places))}"
-    is_small = result.spread is None or result.spread <= 1
+        runs = f"{result.wrong_in} of {result.runs} runs only"
+        yield f"{name} is wrong in {runs}: a race, or what one call leaves to the next"
+    if not result.differing:
+        return
+    words = f"{name} differs from run to run in {plural(result.differing, 'element')}"
+    if result.heads:
+        words += f", {heads_in_words((head for _, head in result.heads), 6)}"
+    if spread is not None:
+        words += f", by up to {ratio(spread)}x what is allowed"
+    is_small = spread is None or spread <= 1
     if result.atomics:
-        return f"{atomics}, which is rounding" if is_small else f"more than {atomics} can do"
-    words = "no atomic was found that adds into it"
-    return words if is_small else f"{words}; a race, or what one call leaves to the next"
+        places = dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in result.atomics)
+        atomics = f"the order of the atomics at {', '.join(places)}"
+        yield f"{words}: {f'{atomics}, which is rounding' if is_small else f'more than {atomics} can do'}"
+    else:
+        race = "" if is_small else "; a race, or what one call leaves to the next"
+        yield f"{words}: no atomic was found that adds into it{race}"

@@ -1,4 +1,4 @@
-"""Page: reports as one HTML file, with its style, its script and its maps inside."""
+"""Page: reports as one HTML file, with its style and its script inside."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from markupsafe import Markup
 from rich.text import Text
 
 from ..model.documents import Reports
-from ..model.layout_run import HIDDEN, LEVELS, MATCH, Head, Intermediate, Run
-from ..model.number import in_words, plural, ratio
+from ..model.number import plural
 from ..model.report import Diagnosis, Report
 from ..model.writing import visible
-from .notation import BAD, CAUTION, GOOD, UTF8, cause_in_words, group, heads_by_batch, so_far
+from .notation import BAD, CAUTION, GOOD, cause_in_words, group, so_far
 from .rows import ReportBlock, TextLine, Words, sentences
 from .screen import all_of
 from .source_places import with_origin
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Of many checks so many are told in full, those that fail first, of one report so many close-ups, and of a page so many
-# maps, some kilobytes each: it stays below 2 MB.
-_MOST_CHECKS, _MOST_VIEWS, _MOST_MAPS = 100, 12, 400
+# Of many checks so many are told in full, and of one report so many close-ups: a page stays below 2 MB.
+_MOST_CHECKS, _MOST_VIEWS = 100, 12
 _COLUMNS = 110
 _CLASSES = {
     BAD: "mismatch",
@@ -40,15 +38,10 @@ _CLASSES = {
     "dim": "soft",
     "bold": "strong",
 }
-TILES = {HIDDEN: "hidden", "a": "r0", "b": "r0", "c": "r1"}
-"""The class of a tile by its letter."""
-for _at, _sign in enumerate(LEVELS[3:]):
-    TILES[_sign] = f"w{min(4, 1 + _at // 4)}"
 _GroupedBlocks = list[tuple[str, list[ReportBlock]]]
 
 
 def text(several: Reports, code: int | None) -> str:
-    """The document; as long as the command runs, with a check that is not finished."""
     reports = so_far(with_origin(several), code)
     return _of_one(reports[0]) if len(reports) == 1 else _of_several(several, reports)
 
@@ -59,7 +52,6 @@ def _of_one(report: Report) -> str:
         versions = {"gradprobe": report.origin.version} | versions
     parts = {
         "blocks": _grouped(_blocks(report)),
-        "maps": maps_of(report.shown) if report.measured else [],
         "views": list(_close_ups(report)),
         "footer": ", ".join(
             f"{name} {version}" for name, version in versions.items() if version
@@ -120,13 +112,12 @@ def _environment() -> Environment:
 
 
 def _blocks(report: Report) -> Iterator[ReportBlock]:
-    """What a page shows of a report beside its maps and close-ups."""
     if error := report.error:
         yield Words(f"{error.message} {error.way_out}", error.kind, CAUTION)
         yield from sentences(error.details)
         if error.code:
             yield TextLine(Text(f"{error.file}:{error.line}  {error.code}"))
-    yield from all_of(report, _COLUMNS, UTF8)
+    yield from all_of(report, _COLUMNS)
 
 
 def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:
@@ -135,12 +126,11 @@ def _grouped(blocks: Iterable[ReportBlock]) -> _GroupedBlocks:
 
 
 def _close_ups(report: Report) -> Iterator[tuple[str, _GroupedBlocks]]:
-    """A title, and what the terminal shows of one intermediate of one head."""
     views = [view for view in report.close_ups if view != report.close_up]
     views[:0] = [report.close_up] if report.close_up is not None else []
     for view in views[:_MOST_VIEWS]:
         title = f"{view.element.title}: {view.mismatched:,} of {view.total:,} elements wrong"
-        yield title, _grouped(close_up(view, _COLUMNS, UTF8.tiles))
+        yield title, _grouped(close_up(view, _COLUMNS))
 
 
 def _class_of(style: object) -> str:
@@ -157,50 +147,3 @@ def _marked(text: Text | str) -> Markup:
         at = span.end
     whole += text.plain[at:]
     return shape.format(name, whole) if (name := _class_of(text.style)) else whole
-
-
-def maps_of(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Of each wrong intermediate its title, what a tile of it is, and its maps, as many as a page has room for."""
-    found, room = [], _MOST_MAPS
-    for intermediate in run.compares:
-        wrong = (head for head in intermediate.heads if head.tiles and head.status != MATCH)
-        alike = group(wrong, lambda head: (head.status, head.rows, head.tiles)).values()
-        maps = [_tile_map(intermediate, those) for those in list(alike)[:room]]
-        room -= len(maps)
-        rows, cols = intermediate.tile
-        words = f"a tile is {rows} x {cols}, rows downwards"
-        if intermediate.shown:
-            words = f"a line is one of rows {in_words(intermediate.shown, 6)}, {words}"
-        if maps:
-            found.append((intermediate.title, words, maps))
-    return found
-
-
-def _tile_map(intermediate: Intermediate, heads: Sequence[Head]) -> dict[str, Any]:
-    first, worst = heads[0], max(head.ratio for head in heads)
-    words = f"worst {ratio(worst)}x what is allowed"
-    words += f", rows {in_words(first.rows, 4)}" if first.rows else ""
-    name = heads_by_batch(heads, intermediate)
-    picture = _drawn(first.tiles, f"{intermediate.title}, {name}: {words}")
-    return {"name": name, "status": first.status, "words": words, "picture": picture}
-
-
-def _drawn(lines: Sequence[str], label: str) -> Markup:
-    """A map, a tile a unit: what is wrong is crossed."""
-    paths: dict[str, str] = {}
-    for y, line in enumerate(lines):
-        x = 0
-        for name, those in groupby(map(TILES.__getitem__, line.lower())):
-            long = len(list(those))
-            paths[name] = paths.get(name, "") + f"M{x} {y}h{long}v1h-{long}z"
-            x += long
-    # Crosses lie over what they cross.
-    for name, cross in (("w1", "cross"), ("w2", "cross"), ("w3", "crossed"), ("w4", "crossed")):
-        if name in paths:
-            paths[cross] = paths.get(cross, "") + paths[name]
-    shape, wide, tall = Markup('<path class="{}" d="{}"/>'), len(lines[0]), len(lines)
-    shapes = Markup("").join(map(shape.format, paths, paths.values()))
-    size = max(4, min(14, 112 // max(wide, tall)))
-    return Markup(
-        '<svg class="map" viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>'
-    ).format(wide, tall, wide * size, label, shapes)

@@ -15,7 +15,6 @@ from ..model.report import (
     CONSISTENT,
     CauseLine,
     Diagnosis,
-    Listing,
     Replacement,
     Report,
     TriedEdit,
@@ -28,8 +27,8 @@ from .source_places import Base, base_of
 
 # Lines of one cause that are shown in full; the others are in the JSON.
 _MOST_LINES = 4
-# Of what is wrong in a long line, as many characters stand around it at least; and how many lines on a page.
-_AROUND, _NEIGHBOURS = 12, 2
+# Of what is wrong in a long line, as many characters stand around it at least.
+_AROUND = 12
 _CUT = " ..."
 _MOST_PLACES, _MOST_FACTS = 4, 3
 
@@ -43,21 +42,15 @@ def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
 
 
 def render_reasons(report: Report, width: int) -> list[Text]:
-    """All causes with their evidence, their lines and their edits, and what else is known."""
     return lines_in(reasons(report), width)
 
 
 def reasons(report: Report) -> Iterator[ReportBlock]:
-    named = named_causes(report)
-    for head, cause in named:
+    """All causes with their evidence, their lines and their edits, and what else is known."""
+    for head, cause in (named := named_causes(report)):
         yield Words(f"{cause.summary} ({cause.fault})", head, BAD)
         yield from sentences(cause.evidence)
-        excerpts = _excerpts_of(report, cause)
-        yield from excerpts[:_MOST_LINES]
-        if len(excerpts) > _MOST_LINES:
-            yield Words(
-                f"and {plural(len(excerpts) - _MOST_LINES, 'line')} more, in --json FILE"
-            )
+        yield from _excerpts_of(report, cause)[:_MOST_LINES]
         if cause.fix and not cause.is_certain:
             yield Words(f"fix: {cause.fix}")
         if cause.edit is not None:
@@ -68,19 +61,16 @@ def reasons(report: Report) -> Iterator[ReportBlock]:
 
 
 def _excerpts_of(report: Report, cause: Diagnosis) -> list[Excerpt]:
-    """Each line of a cause once, with its places."""
     lines = group(cause.where, attrgetter("code", "column", "file"))
     base = base_of(report)
-    return [Excerpt(alike, base, report.listings) for alike in lines.values()]
+    return [Excerpt(alike, base) for alike in lines.values()]
 
 
 def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
-    """The first cause and its line; else what is known."""
-    if named := named_causes(report):
-        head, cause = named[0]
+    for head, cause in (named := named_causes(report)[:1]):
         yield _summary(head, cause, width, 2)
         yield from _excerpts_of(report, cause)[:1]
-    else:
+    if not named:
         yield from _unnamed(report)
         # What was seen inside says more than what the results are.
         known = (*(report.failing.inside if report.failing else ()), *report.known)
@@ -95,7 +85,6 @@ def edit_in_short(report: Report) -> Iterator[ReportBlock]:
     edit = cause.edit if cause.edit is not None and cause.edit.diff else passing_edit(report)
     if edit is not None:
         yield from _tried(cause, edit, "; ".join(edit.reservations) or edit.words, 2)
-        yield from sentences(map("so does another: {}".format, edit.others), rows=1)
         return
     if cause.fix:
         yield Words(cause.fix, "FIX", f"bold {CAUTION}", rows=2)
@@ -104,7 +93,6 @@ def edit_in_short(report: Report) -> Iterator[ReportBlock]:
 
 
 def second_cause(report: Report, width: int) -> Iterator[ReportBlock]:
-    """The second cause in two lines."""
     if len(report.causes) < 2:
         return
     _, second, *others = report.causes
@@ -118,7 +106,6 @@ def second_cause(report: Report, width: int) -> Iterator[ReportBlock]:
 
 
 def _summary(head: str, cause: Diagnosis, width: int, rows: int) -> Words:
-    """The sentence of a cause, and its key where that takes no row of its own."""
     sentence = in_short(cause.summary)
     alone = Words(sentence, head, BAD, rows)
     with_key = Words(f"{sentence} ({cause.fault})", head, BAD, rows)
@@ -140,13 +127,13 @@ def _edit_in_full(cause: Diagnosis, edit: TriedEdit) -> Iterator[ReportBlock]:
     took = f"{plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s"
     yield from _tried(cause, edit, f"{edit.words} ({took}){certain}", ALL)
     yield from sentences((*edit.reservations, *edit.limits))
-    yield from sentences(map("so does another: {}".format, edit.others))
 
 
 def _tried(cause: Diagnosis, edit: TriedEdit, words: str, rows: int) -> Iterator[ReportBlock]:
     style = GOOD if edit.is_certain else f"bold {CAUTION}"
     yield Words(words, f"{edit_name(edit).upper()}, tried:", style, rows)
     yield EditDiff(edit, cause.where[0].file if cause.where else "")
+    yield from sentences(map("so does another: {}".format, edit.others), rows=min(rows, 2))
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,6 @@ class Excerpt:
 
     wheres: Sequence[CauseLine]
     base: Base
-    listings: Sequence[Listing] = ()
 
     def lines(self, width: int) -> Sequence[Text]:
         where = self.wheres[0]
@@ -173,30 +159,21 @@ class Excerpt:
     def place(self, width: int) -> str:
         """`my_lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)`, as far as that fits."""
         where, also = self.wheres[0], _and_lines(self.wheres[1:])
-        file, place = self.base.short(where.file), where.place
-        for words in (f"{place} ({also})" if also else place, place, str(where.line)):
-            if len(file) + len(words) + 3 <= width:
-                return f"  {file}:{words}"
+        file = f"  {self.base.short(where.file)}"
+        short = f"{file}:{where.place}"
+        for words in (f"{short} ({also})" if also else short, short):
+            if len(words) <= width:
+                return words
         return f"  .../{os.path.basename(file)}:{where.line}"
 
     def listing(self) -> list[tuple[int, str, str, str]]:
         """Number and text of the line and its neighbours; the text in three, of which the second is wrong."""
-        where = self.wheres[0]
-        rows = {number: (line, "", "") for number, line in self._neighbours(where)}
-        start, margin = where.column or 0, " " * max(where.margin, 4)
-        end = start + where.length
-        rows[where.line] = margin + where.code[:start], where.code[start:end], where.code[end:]
-        return [(number, *rows[number]) for number in sorted(rows)]
-
-    def _neighbours(self, where: CauseLine) -> Iterator[tuple[int, str]]:
-        for listing in self.listings:
-            at = where.line - listing.first
-            is_here = listing.file == where.file and 0 <= at < len(listing.lines)
-            if is_here and listing.lines[at].strip() == where.code:
-                first = max(0, at - _NEIGHBOURS)
-                lines = listing.lines[first : at + _NEIGHBOURS + 1]
-                yield from enumerate(lines, listing.first + first)
-                return
+        where, (before, after) = self.wheres[0], self.wheres[0].around
+        start, end = where.column or 0, (where.column or 0) + where.length
+        first = " " * where.margin + where.code[:start]
+        named = where.line, first, where.code[start:end], where.code[end:]
+        above, below = (where.line - 1, before, "", ""), (where.line + 1, after, "", "")
+        return [above, named, below]
 
 
 def _mark(where: CauseLine, first: int, room: int) -> str:
@@ -213,9 +190,8 @@ def _mark(where: CauseLine, first: int, room: int) -> str:
 def _and_lines(others: Sequence[CauseLine | Replacement], most: int = 1000) -> str:
     """`the same in lines 204, 276`; "" of none."""
     more = f" and {len(others) - most} more" if len(others) > most else ""
-    noun = "lines" if len(others) > 1 else "line"
     lines = ", ".join(str(other.line) for other in others[:most])
-    return f"the same in {noun} {lines}{more}" if others else ""
+    return f"the same in line{'s' * (len(others) > 1)} {lines}{more}" if others else ""
 
 
 def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int]:
@@ -233,8 +209,7 @@ class EditDiff:
     """What an edit replaces, as a diff; the same change in several places once."""
 
     edit: TriedEdit
-    named: str = ""
-    """The file that was named just above."""
+    named: str = ""  # the file that was named just above
 
     def lines(self, width: int) -> Sequence[Text]:
         alike: dict[tuple[str, ...], list[Replacement]] = {}
@@ -250,12 +225,6 @@ class EditDiff:
             place = f"  @@ line {first.line}{file}{', and ' if also else ''}{also} @@"
             lines += [Text(place, "cyan"), *_changed_lines(first, width - 4)]
         return lines
-
-    def all_lines(self) -> Iterator[tuple[str, str]]:
-        """The lines of the whole diff, each with what it is: added, removed, place or context."""
-        kinds = {"+": "added", "-": "removed", "@": "place"}
-        for at, line in enumerate(self.edit.diff.splitlines()):
-            yield "place" if at < 2 else kinds.get(line[:1], "context"), line
 
 
 def _changed_lines(change: Replacement, room: int) -> Iterator[Text]:

@@ -42,12 +42,10 @@ class Words:
     """A sentence, in so many rows of a terminal at most."""
 
     text: str
-    head: str = ""
-    """A word before it, which has the style then."""
+    head: str = ""  # a word before it, which has the style then
     style: str = ""
     rows: int = ALL
-    hangs: bool = False
-    """Whether all of its lines stand beside its head."""
+    hangs: bool = False  # whether all of its lines stand beside its head
 
     def lines(self, width: int) -> Sequence[Text]:
         if self.head:
@@ -112,8 +110,7 @@ class Section:
     """Lines that stand together, of which the last may be left out."""
 
     lines: Sequence[Text]
-    least: int | None = None
-    """How many stay, however little room there is; None for all."""
+    least: int | None = None  # how many stay, however little room there is; None for all
     noun: str = "line"
     """What a line is, to count those that are left out; "" where nobody misses them."""
 
@@ -180,7 +177,6 @@ def lines_of(words: str, width: int, **indents: str) -> list[str]:
 
 
 def lines_from(shown: RenderableType, width: int) -> list[Text]:
-    """What rich lays out in so many columns, as lines."""
     console = Console(width=width, file=io.StringIO(), color_system="truecolor")
     lines = []
     for segments in console.render_lines(shown, pad=False):

@@ -13,9 +13,8 @@ from ..model.writing import visible
 from .alerts import RULES, Alert, Rule, alerts_of
 from .notation import errors_of, so_far
 from .source_places import Base, base_of
-from .topic import in_markdown
 
-_ENDED = (MATCH, MISMATCH)
+_ENDED, _TRY = (MATCH, MISMATCH), "**Try:** "
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -32,19 +31,14 @@ def text(several: Reports, code: int | None) -> str:
             seen[alert.fingerprint] += 1  # what tells those of one fingerprint apart
             results.append(_result(alert, base, seen[alert.fingerprint]))
         else:
-            rule = {"id": alert.rule.id, "index": _index(alert.rule)}
-            level = "note" if alert.level == "none" else alert.level
+            rule, level = {"id": alert.rule.id}, alert.level.replace("none", "note")
             message = {"text": _text(alert)}
             notes.append({"level": level, "message": message, "associatedRule": rule})
     counted = map(errors_of, reports)
     version = several.origin.version if several.origin else __version__
     driver = {"name": "gradprobe", "version": version, "rules": list(map(_rule, RULES.values()))}
-    invocation = {
-        "executionSuccessful": all(
-            one.error is None and one.verdict in _ENDED for one in counted
-        ),
-        "toolExecutionNotifications": notes,
-    }
+    is_done = all(report.error is None and report.verdict in _ENDED for report in counted)
+    invocation = {"executionSuccessful": is_done, "toolExecutionNotifications": notes}
     root = quote(base.root.rstrip("/"), errors="replace")
     run = {
         "tool": {"driver": driver},
@@ -57,19 +51,18 @@ def text(several: Reports, code: int | None) -> str:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    topic = rule.topic
+    what, *_, do = rule.paragraphs
     return {
         "id": rule.id,
         "name": rule.name,
-        "shortDescription": {"text": f"{topic.title}."},
-        "fullDescription": {"text": topic.what},
-        "help": {"text": f"{topic.what} {topic.help}", "markdown": in_markdown(topic)},
+        "shortDescription": {"text": f"{rule.title}."},
+        "fullDescription": {"text": what},
+        "help": {
+            "text": f"{what} {do.removeprefix(_TRY)}",
+            "markdown": "\n\n".join(rule.paragraphs),
+        },
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }
-
-
-def _index(rule: Rule) -> int:
-    return list(RULES).index(rule.id)
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
@@ -86,7 +79,7 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
     whole, short = f"{alert.fingerprint}:{number}", f"{alert.fingerprint[:16]}:{number}"
     return {
         "ruleId": alert.rule.id,
-        "ruleIndex": _index(alert.rule),
+        "ruleIndex": list(RULES).index(alert.rule.id),
         "kind": "fail",
         "level": alert.level,
         "message": {"text": _text(alert)},

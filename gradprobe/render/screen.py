@@ -13,9 +13,8 @@ from ..model.layout_run import FAILED, MATCH, Run
 from ..model.number import listed, plural, ratio
 from ..model.report import Report, Source
 from . import console, tables
-from . import layout_survey as survey
 from .comparison import against
-from .notation import ASCII, BAD, CAUTION, GOOD, UTF8, Signs, blame, element_line, group
+from .notation import BAD, CAUTION, GOOD, blame, element_line, group
 from .notes import all_notes, findings, limits
 from .reasons import cause_in_short, edit_in_short, reasons, second_cause
 from .rows import (
@@ -36,62 +35,51 @@ from .rows import (
 from .source_places import base_of
 from .terminal import Terminal, terminal
 
+Part = tuple[Iterable[ReportBlock], int | None, str]
+"""Blocks, how many of their lines stay at least (None: all), and what a line is, to count those that are left out."""
+
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """The report on one screen; where all of it is asked for, and of an audit, in full."""
     on = on or terminal()
-    is_survey = any(run.tried for run in report.runs)
-    is_failed = report.verdict == FAILED or not report.measured
-    if report.close_up is not None and not is_survey:
+    if report.close_up is not None:
         return _close_up(report, on)
-    if is_failed and not is_survey and report.audit is None:
-        return _failed(report, on)
-    if on.details or report.audit is not None:
-        return lines_in(all_of(report, on.columns, marks_of(on)), on.columns)
-    return _survey(report, on) if is_survey else _check(report, on)
-
-
-def marks_of(on: Terminal) -> Signs:
-    return UTF8 if on.utf8 else ASCII
+    if on.details and report.measured or report.audit is not None:
+        return lines_in(all_of(report, on.columns), on.columns)
+    is_failed = report.verdict == FAILED or not report.measured
+    return _failed(report, on) if is_failed else _check(report, on)
 
 
 def core(report: Report, width: int) -> list[Text]:
-    """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
-    lines = [*_verdict(report, width).lines(width), Text(console.first_line(report), "bold")]
-    lines += lines_in(cause_in_short(report, width), width)
-    lines += _section(edit_in_short(report), width, 4).cut(5, width).lines
+    first = TextLine(Text(console.first_line(report), "bold"))
+    lines = lines_in([_verdict(report, width), first, *cause_in_short(report, width)], width)
+    lines += Section(lines_in(edit_in_short(report), width), 4).cut(5, width).lines
     return [*lines, *CommandLine(report.reproduce).lines(width)]
-
-
-def _section(
-    blocks: Iterable[ReportBlock], width: int, least: int | None = None, noun: str = "line"
-) -> Section:
-    lines = lines_in(blocks, width)
-    return Section(lines, None if least is None else min(least, len(lines)), noun)
 
 
 def _closed(
     report: Report,
     on: Terminal,
-    sections: Sequence[Section],
+    parts: Iterable[Part],
     further: Sequence[str] = (),
     *,
     is_wrong: bool,
     kept: int = 1,
 ) -> list[Text]:
-    """Sections, as many sentences below them as there is room for, and the commands that go on.
+    """Parts, as many sentences below them as there is room for, and the commands that go on.
 
     Args:
-        kept: of how many further sentences the sections make room.
+        kept: of how many further sentences the parts make room.
     """
     width, again = on.columns, list[Text]()
-    most = MOST if is_wrong else MOST_OF_A_MATCH
+    most = (MOST if is_wrong else MOST_OF_A_MATCH) - 1
     if report.close_up is not None:
         most -= 2  # `diff` says which check it repeats
     elif is_wrong and report.reproduce:
         again += CommandLine(report.reproduce).lines(width)
-    most -= rows_of(again, width) + 1
+        most -= rows_of(again, width)
     notes = [folded(sentence, width, rows=2) for sentence in further]
+    sections = [Section(lines_in(blocks, width), least, noun) for blocks, least, noun in parts]
     lines = fitted(sections, most - sum(map(len, notes[:kept])), width)
     room = most - rows_of(lines, width)
     while notes and len(notes[0]) <= room:
@@ -104,46 +92,44 @@ def _closed(
 
 
 def _check(report: Report, on: Terminal) -> list[Text]:
-    width, run, signs = on.columns, report.shown, marks_of(on)
-    notes = findings(report)
+    width, run, notes = on.columns, report.shown, findings(report)
+    beside = list(against(report) if report.against else ())
     if report.failing:
-        heads = [tables.HeadTable(report, run, signs)] if run.compares else []
-        beyond = Words(console.beyond_the_case(report), rows=2)
         first = TextLine(Text(console.first_line(report), "bold"))
-        sections = [
-            _section([_verdict(report, width), beyond, first], width),
-            _section([Words("; ".join(console.whereabouts(report)), rows=2)], width, 1, ""),
-            _section(against(report) if report.against else (), width),
-            _section(cause_in_short(report, width), width),
-            _section(edit_in_short(report), width, 4),
-            _section(heads, width, 2, "row"),
-            _section([tables.legend(signs)] if run.first_mismatch else [], width, 0, ""),
-            _section(second_cause(report, width), width),
+        beyond = Words(console.beyond_the_case(report), rows=2)
+        where = Words("; ".join(console.whereabouts(report)), rows=2)
+        parts: list[Part] = [
+            ([_verdict(report, width), beyond, first], None, ""),
+            ([where], 1, ""),
+            ([*beside, *cause_in_short(report, width)], None, ""),
+            (edit_in_short(report), 4, "line"),
+            ([tables.HeadTable(report, run)] if run.compares else [], 2, "row"),
+            ([tables.LEGEND] if run.first_mismatch else [], 0, ""),
+            (second_cause(report, width), None, ""),
         ]
-        return _closed(report, on, sections, notes, is_wrong=True)
+        return _closed(report, on, parts, notes, is_wrong=True)
     backend, device = report.target.backend, report.environment.get("device")
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
     ran = f"{console.receipt(report)}; ran {backend} on {device} in {seconds}"
     verdict = Words(console.verdict_words(report), "MATCH", GOOD, rows=2)
-    made = [Words(console.sources(run), rows=2), Words(ran, rows=3)]
-    beside = against(report) if report.against else ()
-    sections = [
-        _section([verdict, *beside, *_worst(report)], width),
-        _section(made, width, 0, ""),
-        _section([Words(console.beyond_the_case(report), rows=4)], width, 3),
+    parts = [
+        ([verdict, *beside, *_worst(report)], None, ""),
+        ([Words(console.sources(run), rows=2), Words(ran, rows=3)], 0, ""),
+        ([Words(console.beyond_the_case(report), rows=4)], 3, "line"),
     ]
     kept = max(1, len(limits(report)))
-    return _closed(report, on, sections, notes, is_wrong=False, kept=kept)
+    return _closed(report, on, parts, notes, is_wrong=False, kept=kept)
 
 
 def _worst(report: Report) -> Iterator[Words]:
-    runs = [
+    found = [
         (one.ratio, one.title, run.layout) for run in report.measured for one in run.compares
     ]
-    if runs:
-        times, title, layout = max(runs)
-        words = f"{ratio(times)} of what is allowed, in {title} ({layout})"
-        yield Words(f"the worst error is {words}")
+    if found:
+        times, title, layout = max(found)
+        yield Words(
+            f"the worst error is {ratio(times)} of what is allowed, in {title} ({layout})"
+        )
 
 
 def _verdict(report: Report, width: int) -> Words:
@@ -159,72 +145,52 @@ def _verdict(report: Report, width: int) -> Words:
 
 def _failed(report: Report, on: Terminal) -> list[Text]:
     """What ended it, and the layouts before that; nothing where there is none: it is said elsewhere."""
-    if report.error is None or not report.runs:
+    if not report.runs:
         return []
     width, again = on.columns, CommandLine(report.reproduce).lines(on.columns)
-    error = Words(report.error.message, "ERROR", f"bold {CAUTION}", rows=2)
+    words = report.error.message if report.error else "not every layout could be run"
+    error = Words(words, "ERROR", f"bold {CAUTION}", rows=2)
     beyond = Words(console.beyond_the_case(report) if report.beyond else "")
     head = lines_in([beyond] if on.is_said else [error, beyond], width)
-    layouts = _section(console.layouts_of(report, marks_of(on)), width, 3)
+    layouts = Section(lines_in(console.layouts_of(report), width), 3)
     if not on.details:
         layouts = layouts.cut(MOST - rows_of([*head, *again], width), width)
     return [*head, *layouts.lines, *again]
 
 
 def _close_up(report: Report, on: Terminal) -> list[Text]:
-    """One intermediate close up: the map of its tiles, its worst rows, the numbers around an element."""
-    view, width, signs = report.close_up, on.columns, marks_of(on).tiles
+    view, width = report.close_up, on.columns
     assert view is not None
     is_wrong = view.mismatched > 0
     if on.details:
         why = reasons(report) if is_wrong else ()
-        return lines_in([*tables.close_up(view, width, signs), *why], width)
-    title, *tiles, meanings = tables.close_up_map(view, width, signs)
-    sections = [
-        _section([tables.close_up_head(view)], width),
-        _section([title, *tiles], width, 3, "row"),
-        _section([meanings], width),
-        _section(tables.close_up_rows(view), width, 3 if is_wrong else 2, "row"),
+        return lines_in([*tables.close_up(view, width), *why], width)
+    title, *tiles, meanings = tables.close_up_map(view, width)
+    parts: list[Part] = [
+        ([tables.close_up_head(view)], None, ""),
+        ([title, *tiles], 3, "row"),
+        ([meanings], None, ""),
+        (tables.close_up_rows(view), 3 if is_wrong else 2, "row"),
     ]
     if is_wrong:
-        sections.append(
-            _section(tables.numbers_around(view.element, width, one_row=True), width)
-        )
-        sections.append(_section(cause_in_short(report, width), width))
-    return _closed(report, on, sections, is_wrong=is_wrong)
+        numbers = tables.numbers_around(view.element, width, one_row=True)
+        parts.append(([*numbers, *cause_in_short(report, width)], None, ""))
+    return _closed(report, on, parts, is_wrong=is_wrong)
 
 
-def _survey(report: Report, on: Terminal) -> list[Text]:
-    wrong, width = survey.wrong_layouts(report), on.columns
-    sections = [_section([survey.verdict_of(report, rows=2)], width)]
-    if wrong:
-        line, words = survey.place_of_run(report, wrong[0])
-        sections += [
-            _section([TextLine(Text(line, "bold")), Words(words, rows=2)], width),
-            _section(cause_in_short(report, width), width),
-            _section(edit_in_short(report), width, 4),
-            _section(sentences(survey.in_common(report), 2), width, 3),
-            _section(second_cause(report, width), width),
-        ]
-    notes = list(survey.notes_in_short(report))
-    return _closed(report, on, sections, notes, is_wrong=bool(wrong))
-
-
-def all_of(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
+def all_of(report: Report, width: int) -> Iterator[ReportBlock]:
     if report.audit is not None:
         yield from _all_of_audit(report)
-    elif any(run.tried for run in report.runs):
-        yield from _all_of_survey(report, width, signs)
     elif report.measured:
-        yield from _all_of_check(report, width, signs)
+        yield from _all_of_check(report, width)
     else:
         yield from reasons(report)
-        yield from console.layouts_of(report, signs)
+        yield from console.layouts_of(report)
     if report.reproduce:
         yield CommandLine(report.reproduce)
 
 
-def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
+def _all_of_check(report: Report, width: int) -> Iterator[ReportBlock]:
     run = report.shown
     first = run.first_mismatch
     yield from console.verdict_of(report)
@@ -237,11 +203,11 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
         yield from reasons(report)
     if run.compares:
         yield Title("Every head")
-        yield tables.HeadTable(report, run, signs, each=True)
-        yield from [tables.legend(signs)] if first else []
+        yield tables.HeadTable(report, run, each=True)
+        yield from [tables.LEGEND] if first else []
         yield Words(console.sources(run), "", "dim")
     yield Title("Layouts")
-    yield from console.layouts_of(report, signs)
+    yield from console.layouts_of(report)
     yield from sentences((*all_notes(report), console.receipt(report)))
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
@@ -256,26 +222,7 @@ def _all_of_check(report: Report, width: int, signs: Signs) -> Iterator[ReportBl
         yield Words(f"{base.short(file)} sha256 {digest}: {names}", "", "dim")
 
 
-def _all_of_survey(report: Report, width: int, signs: Signs) -> Iterator[ReportBlock]:
-    wrong = survey.wrong_layouts(report)
-    yield survey.verdict_of(report)
-    if wrong:
-        line, words = survey.place_of_run(report, wrong[0])
-        yield TextLine(Text(line, "bold"))
-        yield Words(words)
-        yield from tables.numbers_around(wrong[0].first_mismatch, width)
-        yield from reasons(report)
-    yield from sentences((*survey.in_common(report), *survey.memory_told(report)))
-    for words in survey.warning_words(report):
-        yield Words(words, "WARNING", CAUTION, hangs=True)
-    yield Title("Every layout")
-    yield from survey.matrix(report, signs)
-    yield Title("Besides")
-    yield from sentences(survey.sentences_of(report))
-
-
 def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
-    """The verdict of a reference, the first wrong formula with its line, then what is wrong where."""
     audit, target = report.audit, report.target
     assert audit is not None
     verdict, style, words = "MISMATCH", BAD, "is wrong"
@@ -300,9 +247,4 @@ def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
 
 
 def _drawn(runs: Iterable[Run]) -> str:
-    """`causal (seeds 0, 1, 2)`, with draws of one kind together."""
-    kinds: dict[str, list[str]] = {}
-    for run in runs:
-        kind, _, seed = run.layout.rpartition(" seed=")
-        kinds.setdefault(kind, []).append(seed)
-    return ", ".join(f"{kind} (seeds {', '.join(seeds)})" for kind, seeds in kinds.items())
+    return ", ".join(dict.fromkeys(run.layout.rpartition(" seed=")[0] for run in runs))

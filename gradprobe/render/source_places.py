@@ -37,10 +37,8 @@ def origin_here() -> Origin:
 def with_origin(several: Reports) -> Reports:
     """The reports as every form is made from them: those that do not know their origin are of here."""
     here = several.origin or origin_here()
-    reports = tuple(
-        report if report.origin else replace(report, origin=here) for report in several.reports
-    )
-    return replace(several, reports=reports, origin=here)
+    own = (replace(report, origin=report.origin or here) for report in several.reports)
+    return replace(several, reports=tuple(own), origin=here)
 
 
 def base_of(part: Report | Reports) -> Base:
@@ -70,7 +68,6 @@ class Base:
         return str(path.relative_to(root)) if path.is_relative_to(root) else None
 
     def shorten(self, place: Place) -> str:
-        """`kernels/lazy.py:120`."""
         file = self.relative(place.file) or place.file
         return f"{file}:{place.line}" if place.line else file
 
@@ -113,6 +110,5 @@ def places_of(
 
 
 def place_of(part: CauseLine | MemoryFinding | Error | WarningNote) -> Place:
-    """The line that a cause, a finding about memory, an error or a warning names."""
     kernel = "" if isinstance(part, (Error, WarningNote)) else part.kernel
     return Place(part.file or "", part.line or None, part.code or kernel)

@@ -22,7 +22,16 @@ from ..model.layout_run import (
 )
 from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report
-from .notation import STYLES, Signs, group, place_in_words, value
+from .notation import (
+    INHERITED_SIGN,
+    STYLES,
+    TILE_SIGNS,
+    TIMES,
+    WRONG_SIGN,
+    group,
+    place_in_words,
+    value,
+)
 from .rows import CellGrid, ReportBlock, TextLine, Words
 
 _TITLE = "worst error / allowed, by head"
@@ -37,9 +46,7 @@ class HeadTable:
 
     report: Report
     run: Run
-    signs: Signs
-    each: bool = False
-    """Whether each intermediate has a row of its own."""
+    each: bool = False  # whether each intermediate has a row of its own
     parts: dict[str, list[list[Head]]] = field(default_factory=dict)
     """By title what an intermediate has of each query head, in every batch: of dK and dV of its key head."""
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -65,7 +72,6 @@ class HeadTable:
         return lines
 
     def grid(self, most: int) -> CellGrid:
-        """A header, then a row for intermediates that are wrong in the same heads."""
         alike: dict[object, list[Intermediate]] = {}
         for one in self.run.compares:
             alike.setdefault(one.title if self.each else self.states[one.title], []).append(one)
@@ -88,8 +94,8 @@ class HeadTable:
         parts = [part for one in alike for at in column for part in self.parts[one.title][at]]
         ratios = (math.inf if math.isnan(part.ratio) else part.ratio for part in parts)
         worst, status = max(ratios), _worst(parts)
-        sign = {MISMATCH: self.signs.mismatch, INHERITED: self.signs.inherited}.get(status, "")
-        return Text(f"{sign}{ratio(worst)}{self.signs.times}", STYLES.get(status, ""))
+        sign = {MISMATCH: WRONG_SIGN, INHERITED: INHERITED_SIGN}.get(status, "")
+        return Text(f"{sign}{ratio(worst)}{TIMES}", STYLES.get(status, ""))
 
     def _title(self, column: Sequence[int]) -> str:
         """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
@@ -110,9 +116,10 @@ def _worst(parts: Iterable[Head]) -> str:
     return min((part.status for part in parts), key=(MISMATCH, INHERITED, MATCH).index)
 
 
-def legend(marks: Signs) -> Words:
-    words = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
-    return Words(words, "", "dim")
+_MEANT = (
+    f"{WRONG_SIGN} wrong by itself   {INHERITED_SIGN} wrong, but right given its wrong inputs"
+)
+LEGEND = Words(_MEANT, "", "dim")
 
 
 def numbers_around(
@@ -153,7 +160,7 @@ def close_up_head(view: CloseUp) -> TextLine:
     return TextLine(Text.assemble(*parts, f" ({view.layout})"))
 
 
-def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[TextLine]:
+def close_up_map(view: CloseUp, width: int) -> Iterator[TextLine]:
     """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
@@ -164,15 +171,14 @@ def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[TextLine]:
         for start in range(0, len(line), step):
             part = [cell for cell in line[start : start + step] if cell is not None]
             level = bisect_left(_OVER, max(part)) if part else 0
-            text.append(signs[level] if part else " ", STYLES[MISMATCH] if level else "")
+            text.append(TILE_SIGNS[level] if part else " ", STYLES[MISMATCH] if level else "")
         yield TextLine(text)
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
-    meanings = "   ".join(map(" ".join, zip(signs, words, strict=True)))
+    meanings = "   ".join(map(" ".join, zip(TILE_SIGNS, words, strict=True)))
     yield TextLine(Text(f"  {meanings}", "dim"))
 
 
 def close_up_rows(view: CloseUp) -> Iterator[ReportBlock]:
-    """Which rows are wrong, and the first of them with the worst element of each."""
     if view.mismatched:
         wrong = in_words(spans(row.row for row in view.rows))
         yield TextLine(Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})"))
@@ -186,9 +192,8 @@ def close_up_rows(view: CloseUp) -> Iterator[ReportBlock]:
         yield TextLine(Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim"))
 
 
-def close_up(view: CloseUp, width: int, signs: str) -> Iterator[ReportBlock]:
-    """All of it: the map of its tiles, its worst rows, the numbers around an element."""
+def close_up(view: CloseUp, width: int) -> Iterator[ReportBlock]:
     yield close_up_head(view)
-    yield from close_up_map(view, width, signs)
+    yield from close_up_map(view, width)
     yield from close_up_rows(view)
     yield from numbers_around(view.element, width)

@@ -7,31 +7,25 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..model.failures import Failure, UsageFailure
-from ..model.writing import IN_JSON, inert, replace_file, safe, visible
+from ..model.writing import IN_JSON, inert, replace_file, safe
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
+# The signs of notation.py where stdout takes no others than ASCII's, each one character.
+_IN_ASCII = str.maketrans("✗↳×·░▒▓█", "!~x.-+*#")
+
+
 def print_failure(failure: Failure) -> None:
-    """A failure and its way out, on stderr; on a terminal folded between words."""
     more = (f"  {line}" for line in (*failure.details, failure.way_out) if line)
-    text = visible("\n".join((f"gradprobe: {failure}", *more)))
-    if sys.stderr.isatty():
-        columns = shutil.get_terminal_size().columns - 1
-        fold = textwrap.TextWrapper(
-            columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        ).fill
-        text = "\n".join(map(fold, text.split("\n")))
-    write_stderr(f"{text}\n")
+    write_stderr("\n".join((f"gradprobe: {failure}", *more, "")))
 
 
 def dump(json_file: str | None, document: dict[str, Any]) -> None:
@@ -59,8 +53,7 @@ class Terminal:
     details: bool = False
     rest: str = ""
     """The command that shows all of a report, where that is not the same one with --details."""
-    is_said: bool = False
-    """Whether what ended a check stands there already."""
+    is_said: bool = False  # whether what ended a check stands there already
 
 
 def terminal() -> Terminal:
@@ -77,12 +70,10 @@ def takes_stderr() -> bool:
 
 
 def width() -> int:
-    """Columns of the terminal, or what COLUMNS says."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
 def utf8() -> bool:
-    """Whether stdout takes signs beyond ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
@@ -92,7 +83,6 @@ def show(lines: list[Text]) -> None:
 
 
 def plain(lines: list[Text]) -> str:
-    """Lines as a string that is shown, without colours."""
     return safe("\n".join(line.plain for line in lines))
 
 
@@ -109,14 +99,18 @@ def painted(lines: list[Text], on: Terminal) -> str:
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
     for line in lines:
-        console.print(_safe(line))
+        console.print(_safe(line, on.utf8))
     return cast(io.StringIO, console.file).getvalue()
 
 
-def _safe(line: Text) -> Text:
+def _safe(line: Text, utf8: bool = True) -> Text:
     from rich.text import Text
 
-    return line if (shown := safe(line.plain)) == line.plain else Text(shown)
+    shown = safe(line.plain)
+    line = line.copy() if shown == line.plain else Text(shown)
+    if not utf8:
+        line.plain = line.plain.translate(_IN_ASCII)
+    return line
 
 
 def write_stderr(text: str) -> None:
@@ -148,22 +142,17 @@ KEPT = "the results so far are above, and in the files that were asked for, mark
 class Progress:
     """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done, or None.
 
-    The time that is left is told as though what is left took as long as what is done, since the share was known.
-
     Args:
-        above: lines that stand above the bar, anew at each look; they are gone with it.
         patience: seconds before the bar is shown.
     """
 
-    def __init__(
-        self, above: Callable[[], list[Text]] = list, patience: float = PATIENCE
-    ) -> None:
-        self._above, self._stage = above, "importing torch and the target"
-        self._fraction: float | None = None
-        self._begun = self._at = time.monotonic()
-        self._since = 0.0, 0.0
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._stage: dict[str, Any] = {
+            "description": "importing torch and the target",
+            "total": None,
+        }
         self._lock = threading.RLock()
-        self._live: Any = None
+        self._bar: Any = None
         self._over = False
         self._timer = threading.Timer(patience, self._show)
         self._timer.daemon = True
@@ -174,68 +163,48 @@ class Progress:
         return self
 
     def __call__(self, stage: str, fraction: float | None, layout: str = "") -> None:
+        # The bar of None only moves to and fro.
+        total, done = (None, 0.0) if fraction is None else (1.0, fraction)
         with self._lock:
-            self._at = time.monotonic()
-            if fraction is not None and (self._fraction is None or fraction < self._fraction):
-                self._since = (self._at, fraction)
-            self._stage, self._fraction = stage, fraction
+            self._stage = {"description": safe(stage), "total": total, "completed": done}
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], **self._stage)
 
     def over(self, write: Callable[[], object]) -> None:
         """Calls what writes to the terminal; the bar is gone meanwhile."""
         with self._lock:
-            if self._live is not None:
-                self._live.stop()
+            if self._bar is not None:
+                self._bar.stop()
             write()
-            if self._live is not None:
-                self._live.start()
-
-    @property
-    def time_left(self) -> str:
-        """Such as `about 2:05 left`; "" where that cannot be known."""
-        since, before = self._since
-        if self._fraction is None or not before < self._fraction < 1.0:
-            return ""
-        for_all = (self._at - since) / (self._fraction - before)
-        seconds = for_all * (1.0 - self._fraction) - (time.monotonic() - self._at)
-        return "about {}:{:02} left".format(*divmod(max(0, round(seconds)), 60))
+            if self._bar is not None:
+                self._bar.start()
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.live import Live
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+        from rich.table import Column
 
-        with self._lock:
-            if self._over:
-                return
-            self._live = Live(
-                console=Console(stderr=True), get_renderable=self._rendered, transient=True, redirect_stdout=False
-            )  # fmt: skip
-            self._live.start()
-
-    def _rendered(self) -> Any:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        total = None if self._fraction is None else 1.0  # the bar of None only moves to and fro
-        bar = ProgressBar(total=total, completed=self._fraction or 0.0, width=16)
-        took = "{}:{:02}".format(*divmod(int(time.monotonic() - self._begun), 60))
         # Of a narrow terminal the name of what is done now is cut, and never the time; `^C` is written behind it.
-        room = max(8, width() - 48)
-        line = Table.grid(padding=(0, 1))
-        line.add_column(no_wrap=True, overflow="ellipsis", max_width=room)
-        line.add_row(safe(self._stage), bar, took, self.time_left)
-        return Group(*map(_safe, self._above()), line)
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, width() - 32))
+        stage = TextColumn("{task.description}", markup=False, table_column=name)
+        with self._lock:
+            if not self._over:
+                console = Console(stderr=True)
+                self._bar = Bar(stage, BarColumn(16), TimeElapsedColumn(), console=console, transient=True,
+                                redirect_stdout=False)  # fmt: skip
+                self._bar.add_task(**self._stage)
+                self._bar.start()
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         with self._lock:
             self._over = True
-            if self._live is not None:
-                self._live.stop()
+            if self._bar is not None:
+                self._bar.stop()
 
 
 def interrupted(done: int, total: int, things: str, kept: str = KEPT) -> Failure:
-    """What Ctrl-C ended, in words, and what it left."""
     if not done:
         return Failure("interrupted", "nothing was done yet")
     return Failure(f"interrupted after {done:,} of {total:,} {things}", kept)

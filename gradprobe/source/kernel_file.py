@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ..model.report import CauseLine, Listing
 from .parameter_names import stride_of, word_of
-from .syntax import Edit, SourceLine, called, first_line, inside, keywords, last_name, lines_of
+from .syntax import Edit, SourceLine, called, inside, keywords, last_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,30 +171,3 @@ class Change:
     fault_class: str
     node: ast.AST
     edits: tuple[Edit, ...]
-
-
-# Lines of one listing, and above and below a line where its function is longer or cannot be told.
-MOST, AROUND = 400, 12
-
-
-def listings_of(wheres: Iterable[CauseLine]) -> tuple[Listing, ...]:
-    """The functions that hold these lines, each once; nothing of a file that has changed."""
-    found = dict[Listing, None]()
-    for where in wheres:
-        try:
-            lines = Path(where.file).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError):
-            continue
-        if 0 < where.line <= len(lines) and lines[where.line - 1].strip() == where.code:
-            shown = _around(where, len(lines))
-            texts = map(str.rstrip, lines[shown.start - 1 : shown.stop - 1])
-            found[Listing(where.file, shown.start, tuple(texts))] = None
-    return tuple(found)
-
-
-def _around(where: CauseLine, count: int) -> range:
-    for node in python_file(where.file).functions:
-        shown = range(first_line(node), lines_of(node).stop)
-        if where.line in shown and len(shown) <= MOST:
-            return shown
-    return range(max(1, where.line - AROUND), min(count, where.line + AROUND) + 1)

@@ -105,7 +105,7 @@ def test_a_terminal_shows_the_same_with_its_own_colours_alone(hostile, monkeypat
 
 @pytest.mark.parametrize("words", [
     ["check", f"soft.py:f{EVIL}"], ["check", f"{EVIL}.py:f"], ["show", EVIL], ["check", f"--{EVIL}"], [EVIL],
-    ["diff", EVIL], ["init", "--ci", EVIL], ["check", "soft.py:backward", "--layout", EVIL], ["explain", EVIL],
+    ["diff", EVIL], ["init", "--ci", EVIL], ["check", "soft.py:backward", "--layout", EVIL],
     ["show", EVIL, EVIL], ["sweep", "--resume", EVIL], ["check", "soft.py:raises", *SMALL.split()],
 ])  # fmt: skip
 def test_no_message_acts(tmp_path, monkeypatch, words):

@@ -25,14 +25,11 @@ def wrong(tmp_path_factory):
         return strides(folder, "do_by_q_heads", forms, COLUMNS="80", NO_COLOR="1"), folder
 
 
-def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
+def test_a_match_says_in_how_many_layouts(tmp_path):
     ran = strides(tmp_path, "right")
     assert (ran.code, ran.err, ran.out[:7]) == (0, "", "MATCH  ")
     lines = ran.out.splitlines()
-    assert "right in 15 layouts" in " ".join(ran.out.split())
-    row = next(line for line in lines if line.startswith("  all "))
-    assert row.split() == ["all", *["="] * 8]
-    assert "      =  out.sum() of [B, L, H, D] views" in lines
+    assert "in 15 layouts (float32" in " ".join(ran.out.split())
     assert lines[-1].startswith("  again: gradprobe strides ")
 
 
@@ -43,17 +40,14 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tenso
     assert (ran.code, "\x1b" in ran.out) == (1, False)
     lines = ran.out.splitlines()
     assert lines[0].startswith("MISMATCH  ")
-    assert "right when contiguous" in " ".join(ran.out.split("FIRST")[0].split())
+    assert "; right in contiguous, " in " ".join(ran.out.split("CAUSE")[0].split())
     beginnings = (
-        "FIRST MISMATCH dQ batch=0 head=1 row=0 col=0", "CAUSE  dO is read with q's head stride",
-        "  wrong with do in blhd, distinct",
+        "FIRST MISMATCH dQ batch=0 head=1 row=0 col=0", "  wrong rows: ", "CAUSE  dO is read with q's head stride",
     )  # fmt: skip
     places = [
         [at for at, line in enumerate(lines) if line.startswith(one)] for one in beginnings
     ]
-    (first,), (cause,), (reason,) = places
-    table = next(at for at, line in enumerate(lines) if "the others contiguous" in line)
-    assert first < cause < reason < table
+    assert sorted(places) == places
 
 
 def test_every_form_is_written(wrong):

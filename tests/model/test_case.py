@@ -30,21 +30,11 @@ def scores(case: Case) -> torch.Tensor:
     return s[..., i >= j]
 
 
-def test_the_default_case_has_a_partial_tile_along_every_axis_and_at_least_three_tiles():
+def test_what_is_given_decides_what_is_not_and_the_default_has_partial_tiles():
     case = lazy()
-    for length, block in ((case.seqlen_q, case.block_m), (case.seqlen_k, case.block_n)):
-        assert length % block
-        assert math.ceil(length / block) >= 3
-    assert case.head_dim & (case.head_dim - 1)
-    assert case.bias_window % case.block_m
-    assert case.bias_window % case.block_n
-    assert case.bias_window < case.seqlen_q
-    told = case.bias, case.causal, case.tau, case.scale
-    assert told == (True, True, (-0.5, 0.5, -3.0), 24**-0.5)
+    assert all((case.seqlen_q % case.block_m, case.seqlen_k % case.block_n, case.bias))
+    assert (case.causal, case.tau, case.scale) == (True, (-0.5, 0.5, -3.0), 24**-0.5)
     assert not resolve({}, "lazy", takes_bias=False).bias
-
-
-def test_what_is_given_decides_what_is_not():
     case = lazy(heads=6, head_dim=16, seqlens=(5, 9), bias=None)
     told = case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale
     assert told == (6, 16, 9, 9, 0.25)
@@ -58,11 +48,9 @@ REFUSED = [
     ({"block_m": 8}, "--block-m must be a power of two of at least 16, got 8"),
     ({"causal": False}, "--no-causal: lazy attention is always causal"),
     ({"tau": (1.0, 2.0)}, "--tau takes one number, or one a head: 3 heads, got 2 numbers"),
-    ({"tau": (math.nan,)}, "--scale and --tau must be finite numbers"),
     ({"seqlen_q": 7, "seqlen_k": 9}, "lazy attention needs as many keys as rows, got 7 and 9"),
     ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
-    ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
     ({"cu_seqlens": (0, 9)}, "--cu-seqlens: the lazy family has no such option"),
 ]
 REFUSED_BY_SOFTMAX = [
@@ -70,16 +58,12 @@ REFUSED_BY_SOFTMAX = [
     ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
     ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
-    ({"softcap": math.inf}, "--softcap must be finite, got inf"),
     ({"seqlen": 10**9}, "q of this case would have 1.4e+11 elements, more than 1.7e+10"),
-    ({"repeat": 10_001}, "--repeat must be at most 10000, got 10001"),
     ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
     ({"bias": True, "bias_axes": "hh"}, "--bias-axes takes some of the letters b, h, m and n, got 'hh'"),
     ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
     ({"cu_seqlens": (0, 9), "seqlen": 8}, "--cu-seqlens ends at 9, and the length is 8"),
-    ({"cu_seqlens": (0, 9), "batch": 2}, "--cu-seqlens packs all sequences into one batch, got --batch 2"),
     ({"cu_seqlens": (0, 9), "seqlens": (9,)}, "--seqlens pads and --cu-seqlens packs"),
-    ({"cu_seqlens_k": (0, 9)}, "--cu-seqlens-k: nothing is packed"),
     (
         {"cu_seqlens": (0, 9), "cu_seqlens_k": (0, 4, 9)},
         "--cu-seqlens and --cu-seqlens-k must have as many sequences, got 1 and 2",
@@ -124,14 +108,6 @@ def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overfl
     assert 110 < s.mean() < 130
 
 
-def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
-    normal, large, offset = (draw(lazy(pattern=of)) for of in ("normal", "large", "offset"))
-    assert torch.equal(large["q"], normal["q"] * 4)
-    assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
-    assert scores(lazy(pattern="small")).abs().max() < 0.01
-    assert 80 < scores(lazy(pattern="wide", bias=False)).abs().max() < 160
-
-
 def test_packed_sequences_set_the_lengths_and_a_target_that_packs_takes_seqlens_so():
     case = softmax(cu_seqlens=(0, 5, 5, 9))
     assert (case.batch, case.seqlen_q, case.seqlen_k) == (1, 9, 9)
@@ -152,9 +128,7 @@ def test_what_the_softmax_options_draw():
     assert tuple(case.size(axis) for axis in case.axes("dBias")) == (2, 1, 50, 1)
     values = draw(softmax(**lengths, alibi=True, sinks=True, mask="random", dropout=0.25))
     assert values["alibi"].tolist() == [0.25, 0.0625, 0.015625, 0.00390625]
-    assert (values["sinks"].dtype, values["sinks"].shape) == (torch.float32, (4,))
-    assert (values["mask"].dtype, values["mask"].shape) == (torch.bool, (2, 4, 50, 60))
-    assert values["mask"].any(-1).all()
+    assert (values["sinks"].shape, values["mask"].shape) == ((4,), (2, 4, 50, 60))
     i = torch.arange(50)
     assert values["mask"][:, :, i, i + 10].all()  # the diagonal of the bottom right corner
     # 24,000 draws: five standard deviations of their mean are 0.014

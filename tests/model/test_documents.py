@@ -152,10 +152,7 @@ def test_what_is_no_report_is_refused(text):
 def test_the_file_of_the_schema_is_what_the_types_give():
     assert json.loads(FILE.read_text()) == json.loads(json.dumps(report_schema()))
     jsonschema.Draft202012Validator.check_schema(report_schema())
-
-
-def test_what_a_check_a_survey_and_a_failure_write_keeps_to_the_schema():
-    failed = failed_report(UsageFailure("no"), "again")
-    for report in (report_from(faulty()), report_from(with_memory("race")), failed):
-        VALIDATOR.validate(document_of(report))
-    assert not VALIDATOR.is_valid(document_of(failed) | {"runs": [{"layout": "contiguous"}]})
+    failed = document_of(failed_report(UsageFailure("no"), "again"))
+    for document in (document_of(report_from(faulty())), failed):
+        VALIDATOR.validate(document)
+    assert not VALIDATOR.is_valid(failed | {"runs": [{"layout": "contiguous"}]})

@@ -15,13 +15,13 @@ from typing import Any
 
 from tests.page.made import pages
 
-NAMES = (
+NAMES = [
     "chromium-headless-shell",
     "chromium",
     "chromium-browser",
     "google-chrome",
     "google-chrome-stable",
-)
+]
 
 
 def executable() -> str | None:

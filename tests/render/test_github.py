@@ -46,38 +46,19 @@ def commands(*documents):
 
 def test_a_faulty_check_is_errors_and_then_notices_at_their_lines():
     found = commands(faulty())
-    mine, lazy = (
-        {"file": "targets/mine.py", "line": "12"},
-        {"file": "kernels/lazy.py", "line": "251"},
-    )
+    mine = {"file": "targets/mine.py", "line": "12"}
+    lazy = {"file": "kernels/lazy.py", "line": "251"}
+    inherits = "GP002 An intermediate is wrong, but right given its wrong inputs"
     assert [(kind, properties) for kind, properties, _ in found] == [
         ("error", mine | {"title": "GP001 An intermediate is wrong by itself: dP"}),
         ("error", lazy | {"title": "GP001 An intermediate is wrong by itself: dV"}),
         ("error", mine | {"title": "GP003 A head errs more than roundings make it: I4"}),
-        (
-            "notice",
-            mine
-            | {"title": "GP002 An intermediate is wrong, but right given its wrong inputs: dS"},
-        ),
-        (
-            "notice",
-            mine
-            | {
-                "title": "GP002 An intermediate is wrong, but right given its wrong inputs: dTau"
-            },
-        ),
-    ]
+        ("notice", mine | {"title": f"{inherits}: dS"}), ("notice", mine | {"title": f"{inherits}: dTau"}),
+    ]  # fmt: skip
     assert FIRST_LINE in found[0][2].splitlines()
+    assert commands(document(run("contiguous", entry("dP", head(0))))) == []
     where = "Where: targets/mine.py:12 lazy, kernels/lazy.py:56 lazy_forward_kernel"
     assert found[0][2].splitlines()[-1].startswith(where)
-
-
-def test_a_file_outside_the_checkout_is_named_in_the_message_alone():
-    outside = faulty()
-    outside["target"] = outside["target"] | {"file": "/elsewhere/k.py", "kernels": []}
-    _, properties, message = commands(outside)[0]
-    assert properties.keys() == {"title"}
-    assert "Where: /elsewhere/k.py:12 lazy" in message
 
 
 def test_ten_of_each_kind_and_the_tenth_says_how_many_more():
@@ -88,11 +69,6 @@ def test_ten_of_each_kind_and_the_tenth_says_how_many_more():
     assert not any("not shown here" in message for _, _, message in found[:9] + found[10:19])
     titles = {properties["title"] for _, properties, _ in found[:10]}
     assert titles == {"GP001 An intermediate is wrong by itself: dP"}
-
-
-def test_a_match_and_a_refused_layout_are_no_annotation():
-    skipped = run("distinct", verdict="skipped", skipped="no")
-    assert commands(document(run("contiguous", entry("dP", head(0))), skipped)) == []
 
 
 def test_a_long_title_and_a_long_message_are_cut():

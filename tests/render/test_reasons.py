@@ -44,25 +44,13 @@ def test_less_than_nine_tenths_is_consistent_and_less_than_half_is_nothing():
     assert shown(little, known=("dQ: 3 elements are wrong",)) == [
         "NO HYPOTHESIS FITS; what is known:", "  dQ: 3 elements are wrong",
     ]  # fmt: skip
-
-
-def test_where_none_was_tried_no_hypothesis_is_said_not_to_fit():
-    told = shown(known=("too large", "and more"), sought=False)
-    assert told == ["NO CAUSE SOUGHT:", "  too large", "  and more"]
+    assert shown(known=("too large",), sought=False) == ["NO CAUSE SOUGHT:", "  too large"]
 
 
 def test_a_table_is_followed_by_the_cause_and_not_by_what_is_merely_consistent():
     cause = "| lazy | Cause&#58; dO is misread &#40;explains 100% of what is wrong&#41;"
     assert cause in form("--markdown", *written(1.0))
     assert "misread" not in form("--markdown", *written(0.6))
-
-
-def test_two_faults_at_once_are_both_shown_and_the_runner_up_is_not():
-    other = Diagnosis("factor/dQ", "A", "dQ is off by the factor 4", 1.0, also=True)
-    third = Diagnosis("factor/dS", "A", "dS is off by the factor 4", 1.0)
-    lines = shown(CAUSE, other, third)
-    assert "AND ALSO  dQ is off by the factor 4 (factor/dQ)" in lines
-    assert not any("factor/dS" in line for line in lines)
 
 
 def written(explained, **more):
@@ -73,11 +61,6 @@ def written(explained, **more):
     return reports(faulty() | {"diagnoses": [diagnosis]})
 
 
-def test_only_a_named_cause_gives_annotations_its_line():
-    assert places_of(written(1.0)[0], "dP")[0].line == 204
-    assert all(place.line != 204 for place in places_of(written(0.6)[0], "dP"))
-
-
 def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
     seen = {"seen": "seen in dq_kernel, 4 of 4 tiles"}
     for explained, more, said in (
@@ -85,7 +68,10 @@ def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
         (1.0, seen, "Cause: dO is misread (seen in dq_kernel, 4 of 4 tiles). Fix: y."),
         (0.6, {}, "Consistent with: dO is misread (explains 60% of what is wrong). Fix: y."),
     ):
-        assert any(said in alert.sentences for alert in alerts_of(written(explained, **more)))
+        reports = written(explained, **more)
+        assert any(said in alert.sentences for alert in alerts_of(reports))
+        # Only a cause gives its line.
+        assert (places_of(reports[0], "dP")[0].line == 204) == (explained == 1.0)
 
 
 DIFF = "--- lazy.py\n+++ lazy.py\n@@ -204 +204 @@\n-h * stride_qh\n+h * stride_doh"
@@ -126,4 +112,4 @@ def test_sarif_annotations_and_markdown_carry_the_edit():
     assert_is_sarif(log)
     assert any(DIFF in result["message"]["text"] for result in log["runs"][0]["results"])
     assert "Fix, tried: with it all matches" in form("--github", report)
-    assert f"~~~diff\n{DIFF}\n~~~" in form("--markdown", report)
+    assert "Fix, tried&#58; with it all matches" in form("--markdown", report)

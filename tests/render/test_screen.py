@@ -6,11 +6,16 @@ import pytest
 from msgspec import structs
 
 from gradprobe.model.documents import report_from
-from gradprobe.model.layout_run import CRASHED, Error, Run
+from gradprobe.model.layout_run import ALONE, CRASHED, TOGETHER, Error, Run, SurveyedLayout
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
-from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, TriedEdit
-from gradprobe.render.notes import all_notes
+from gradprobe.model.report import (
+    CauseLine,
+    CheckedTarget,
+    Diagnosis,
+    SurveySummary,
+    TriedEdit,
+)
 from gradprobe.render.reasons import code_window
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
@@ -129,7 +134,6 @@ HARD = {
     ),
     "findings about memory": failing(runs=(_WITH_MEMORY,)),
     "no cause": failing(diagnoses=(), known=tuple(f"fact {at}: {'so it is ' * 30}" for at in range(9))),
-    "many notes": failing(notes=tuple(f"note {at} {'and so on ' * 12}" for at in range(30)), hints=("do this",)),
     "all at once": failing(
         {name: ("rw" * at + "i" * 128)[:128] for at, name in enumerate(NAMES)}, target=f"{LONG}/lazy.py:intermediates",
         runs=(_WITH_MEMORY, _CRASHED), diagnoses=_CAUSES, shard=1, known=("it is so",) * 4, notes=("note " * 30,) * 9,
@@ -159,18 +163,16 @@ def test_a_second_cause_memory_and_what_crashes_are_said_though_the_screen_is_fu
     lines = screen(HARD["3 causes"])
     (at,) = (number for number, line in enumerate(lines) if line.startswith("AND ALSO  "))
     assert lines[at + 1] == "  lazy.py:145 in lazy_dq_kernel: h * stride_doh (and 1 cause more)"
+    runner_up = structs.replace(_CAUSES[1], also=False)
+    assert not any(
+        "AND ALSO" in line for line in screen(failing(diagnoses=(_CAUSES[0], runner_up)))
+    )
     words = " ".join(" ".join(screen(HARD["all at once"])).split())
     assert "dO=expanded ended in a crash: died in pain" in words
     assert re.search(r"more: the same with --details \(\d+ notes\)", words)
     told = " ".join(" ".join(screen(HARD["findings about memory"])).split())
     loads = "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)"
     assert loads in told
-
-
-def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours():
-    lines = screen(failing({"P": "rwrwrw", "dP": "rwrwrw", "dQ": "rrrrrr"}))
-    assert "  worst error / allowed, by head   0, 2, 4   1, 3, 5" in lines
-    assert "  P dP                               0.25×      ✗51×" in lines
 
 
 @pytest.mark.parametrize(("worst", "shown"), [(900.0, "✗900×"), (float("nan"), "✗inf×")])
@@ -199,17 +201,13 @@ def test_a_match_takes_10_rows_however_much_there_is_to_say_and_tells_what_no_ca
     assert rows(lines) == 10
     assert "  not checked: grouped heads (--kv-heads)" in lines
     assert lines[-1].startswith("  more: the same with --details (2")
+    words = "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
+    assert screen(failing(beyond="a tenth head: --batch 1 --heads 10"))[2] == words
     lines = screen(match(not_checked=("grouped heads (--kv-heads)", "a window (--window)")))
     assert "  not checked: grouped heads (--kv-heads), a window (--window)" in lines
 
 
-def test_what_sets_a_second_case_apart_is_said():
-    words = "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
-    assert screen(failing(beyond="a tenth head: --batch 1 --heads 10"))[2] == words
-
-
-@pytest.mark.parametrize("room", [30, 79])
-@pytest.mark.parametrize("first", [0, 150, 190])
+@pytest.mark.parametrize(("first", "room"), [(0, 30), (150, 79), (190, 30)])
 def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     code = "".join(chr(ord("a") + at % 26) for at in range(200))
     cut, at = code_window(code, first, 10, room)
@@ -217,10 +215,16 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     assert cut[at : at + 10] == code[first : first + 10]
 
 
-def test_what_else_has_the_name_of_the_file_is_told_by_that_name():
-    report = report_from(written.faulty())
-    files = ("/elsewhere/lazy.py", "/elsewhere/kernels/__init__.py")
-    target = structs.replace(report.target, shadows=files)
-    told = list(all_notes(structs.replace(report, target=target)))
-    beginning = "another file named lazy.py is on", "a package named kernels is on"
-    assert [sum(words.startswith(start) for words in told) for start in beginning] == [1, 1]
+def test_of_a_survey_the_simplest_wrong_layout_is_shown_and_what_is_warned_of_is_not_wrong():
+    laid = {"distinct": TOGETHER, "do=blhd": ALONE, "huge": TOGETHER}
+    runs = []
+    for layout, kind in laid.items():
+        (run,) = failing(layout=layout).runs
+        severity = "warning" if layout == "huge" else None
+        tried = SurveyedLayout(kind=kind, row="do", layout=layout)
+        runs.append(structs.replace(run, tried=tried, severity=severity, repeats=2))
+    report = structs.replace(failing(), runs=tuple(runs), strides=SurveySummary(layouts=3))
+    lines = screen(report)
+    assert lines[1] == "          (lazy.py:f, do=blhd)"
+    assert "  wrong rows: 0-4 (5 of 72); wrong in distinct and do=blhd" in lines
+    assert not any("same bits" in line for line in lines)

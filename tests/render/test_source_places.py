@@ -1,38 +1,25 @@
 """Paths as others read them, and which place is named first."""
 
-from urllib.parse import unquote
-
 import pytest
 
 from gradprobe.model.intermediates import TABLE, is_named_after
 from gradprobe.model.report import CheckedTarget, Report
-from gradprobe.render.source_places import Base, Place, places_of
+from gradprobe.render.source_places import Place, places_of
 from tests.render.written import BASE, document, reports
 
 
 @pytest.mark.parametrize(
     ("file", "relative", "uri"),
     [
-        ("/repository/a/b.py", "a/b.py", "a/b.py"),
-        ("a/./b.py", "a/b.py", "a/b.py"),
-        ("/repository/a/../../etc/b.py", None, "file:///etc/b.py"),
+        ("a/./b.py", "a/b.py", "a/b.py"), ("/repository/a/../../etc/b.py", None, "file:///etc/b.py"),
         ("/repository2/b.py", None, "file:///repository2/b.py"),
-        ("/repository/ä 漢.py", "ä 漢.py", "%C3%A4%20%E6%BC%A2.py"),
-        ("/repository/a b#c?d%e.py", "a b#c?d%e.py", "a%20b%23c%3Fd%25e.py"),
-        ("/repository/c:d.py", "c:d.py", "c%3Ad.py"),
+        ("/repository/ä b#c?d%e:f.py", "ä b#c?d%e:f.py", "%C3%A4%20b%23c%3Fd%25e%3Af.py"),
         ("/repository/half\ud800.py", "half\ud800.py", "half%ED%A0%80.py"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_told_from_the_root_where_it_lies_below(file, relative, uri):
     assert BASE.relative(file) == relative
     assert BASE.uri(file) == (uri, relative is not None)
-
-
-def test_a_relative_file_begins_at_the_current_folder():
-    base = Base("/repository", "/repository/sub")
-    assert base.relative("k.py") == "sub/k.py"
-    assert base.relative("../../k.py") is None
-    assert unquote(base.uri("é.py")[0]) == "sub/é.py"
 
 
 @pytest.mark.parametrize(
@@ -61,10 +48,6 @@ def test_places_begin_with_what_a_diagnosis_names_and_then_the_kernel_named_afte
 
 
 def test_of_a_target_that_was_not_found_the_file_in_its_name_is_the_place():
-    for name, places in (
-        ("sub/mine.py:f", (Place("sub/mine.py", None, "f"),)),
-        ("lazy", ()),
-        ("a.b:f", ()),
-        ("", ()),
-    ):
+    found = (Place("sub/mine.py", None, "f"),)
+    for name, places in (("sub/mine.py:f", found), ("lazy", ()), ("a.b:f", ()), ("", ())):
         assert places_of(Report(verdict="error", target=CheckedTarget(name=name))) == places

@@ -27,7 +27,7 @@ from ...render.rows import (
     headed,
     lines_in,
 )
-from ...render.screen import core, marks_of, rendered
+from ...render.screen import core, rendered
 from ...render.terminal import Terminal
 from .outcome import LATE, LOST, CheckOutcome
 
@@ -174,7 +174,7 @@ def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
         return [*head, *words, *folded(error.way_out, columns, rows=2)]
     more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
     lines = [Text(f"  {line}") for line in (*error.details, error.way_out, *more) if line]
-    lines += lines_in(layouts_of(report, marks_of(look)), columns)
+    lines += lines_in(layouts_of(report), columns)
     again = Text(f"  again: {report.reproduce}")
     return [Text(), *head, Text(f"ERROR  {error.message}"), *lines, again]
 
