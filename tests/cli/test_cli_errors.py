@@ -233,7 +233,7 @@ def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_stride
         ("check --heads 0", 2, "UsageFailure", "--heads must be at least 1, got 0"),
         (f"diff dQ soft.py:raising {SMALL} --traceback", 3, "Refusal", "the target says no"),
         (f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}", 3, "ReferenceFailure",
-         "the verdict is about the reference: soft.py:dv_without_a_head departs from dV"),
+         "the verdict is about the reference: soft.py:dv_without_a_head: no known formula gives its dV"),
     ],
 )  # fmt: skip
 def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(
