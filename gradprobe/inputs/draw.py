@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ..model.assignment import OUTPUTS
@@ -16,20 +14,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
+def draw(case: Case) -> dict[str, Tensor]:
     """The values of a case: contiguous tensors by name, the same for a seed on every machine.
 
     Returns:
-        q, k, v and do in the case's dtype, large ones on the device. Where the case has them: bias, [H, W] float32 in
-        lazy, in softmax four axes in the case's dtype; tau, alibi and sinks [H] float32; mask, four axes, and keep
-        [B, H, M, N] bool; seqlens [B], cu_seqlens_q and cu_seqlens_k int32.
+        q, k, v and do in the case's dtype. Where the case has them: bias, [H, W] float32 in lazy, in softmax four axes
+        in the case's dtype; tau, alibi and sinks [H] float32; mask, four axes, and keep [B, H, M, N] bool; seqlens
+        [B], cu_seqlens_q and cu_seqlens_k int32.
     """
     import torch
 
     generator = torch.Generator().manual_seed(case.seed)
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
-    device = "cpu" if case.pattern == "dyadic" else device
-    values = {name: _normal(_shape(case, name), generator, device) for name in drawn}
+    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -53,30 +50,6 @@ def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
     return values | numbers_of(case)
 
 
-# Elements of a tensor from which its values are counted, not drawn one after another; and how many are made at once.
-_LARGE = 1 << 22
-_PARTS = {"cpu": 1 << 20, "cuda": 1 << 24}
-
-
-def _normal(shape: list[int], generator: torch.Generator, device: str) -> Tensor:
-    """Standard normal values; those of a large tensor are the same on every device, and on any number of cores."""
-    import torch
-
-    if math.prod(shape) < _LARGE:
-        return torch.randn(shape, generator=generator)
-    seed = int(torch.randint(1 << 62, (), generator=generator))
-    drawn = torch.empty(shape, device=device)
-    size = _PARTS[drawn.device.type]
-
-    def fill(at: int, part: Tensor) -> None:
-        part.copy_(counted(seed, at * size, len(part), device))
-
-    parts = drawn.view(-1).split(size)
-    with ThreadPoolExecutor(1 if drawn.is_cuda else None) as threads:
-        list(threads.map(fill, range(len(parts)), parts))
-    return drawn
-
-
 def numbers_of(case: Case) -> dict[str, Tensor]:
     """What a case holds as numbers: tau [H] float32; seqlens [B], cu_seqlens_q and cu_seqlens_k int32."""
     import torch
@@ -91,6 +64,8 @@ def numbers_of(case: Case) -> dict[str, Tensor]:
 
 # Of the scores, in the patterns in which all lie far from 0.
 MEANS = {"negative": -120.0, "positive": 120.0}
+# Of q: scores so much wider make P nearly one-hot; and reach 100, where what rounds one of them errs by more.
+_WIDER = {"large": 4, "wide": 20}
 
 
 def _shape(case: Case, name: str) -> list[int]:
@@ -118,18 +93,13 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         # Scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink.
         values |= {"q": q * 0.02, "k": k * 0.02}
         values |= {"bias": values["bias"] * 0} if "bias" in values else {}
-    elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
-        values |= {"q": q * 4}
-    elif case.pattern == "wide":
-        # Scores to 100: what rounds one of them, or an operand, errs as they grow.
-        values |= {"q": q * 20}
+    elif case.pattern in _WIDER:
+        values |= {"q": q * _WIDER[case.pattern]}
     elif case.pattern in MEANS:
         # Every score near -120 or 120, so exp(S) underflows or overflows unless the maximum is subtracted.
         mean = MEANS[case.pattern]
         root = (abs(mean) / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
-        width = (
-            0.2 / max(1.0, case.scale) ** 0.5
-        )  # scores spread by 3.1 at most: all beyond 88.7
+        width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1: all beyond 88.7
         values |= {"q": q * width + root, "k": k * width + math.copysign(root, mean)}
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
@@ -165,52 +135,6 @@ def outputs_of(
         dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
         found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
     return found
-
-
-# The increment and the multipliers of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers.
-_INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
-_MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
-_LAST = 31
-# Quantiles of the normal distribution between which is interpolated. The outermost are those of this probability.
-_QUANTILES = 1 << 16
-_OUTERMOST = 2.0**-22
-
-
-def counted(seed: int, first: int, count: int, device: str) -> Tensor:
-    """[count] float32 on a device, from the place `first` on, which is even; normal, to 5 standard deviations.
-
-    64 bits make two values, by integers and by single float32 operations: what every device computes alike.
-    """
-    import torch
-
-    places = torch.arange(first // 2, (first + count + 1) // 2, device=device)
-    bits = _mixed(places.mul_(_INCREMENT).add_(seed)).view(torch.int32)[:count]
-    lower, width = _table(device)
-    at = (bits >> 16) & (_QUANTILES - 1)
-    inside = (bits & 0xFFFF).float().mul_(2.0**-16).mul_(width.index_select(0, at))
-    return inside.add_(lower.index_select(0, at))
-
-
-def _mixed(bits: Tensor) -> Tensor:
-    for shift, factor in _MIX:
-        bits = _folded(bits, shift).mul_(factor)
-    return _folded(bits, _LAST)
-
-
-def _folded(bits: Tensor, shift: int) -> Tensor:
-    """Bits xored with themselves, shifted to the right; from the left come zeros."""
-    return bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))
-
-
-@cache
-def _table(device: str) -> tuple[Tensor, Tensor]:
-    """[2^16] float32 each: the lower end of each interval of equal probability, and its width."""
-    import torch
-
-    ends = torch.arange(_QUANTILES + 1, dtype=torch.double) / _QUANTILES
-    quantiles = torch.special.ndtri(ends.clamp(_OUTERMOST, 1 - _OUTERMOST))
-    lower = quantiles[:-1].float()
-    return lower.to(device), (quantiles[1:].float() - lower).to(device)
 
 
 def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..model.case import DYADIC_TAU, Case
 from ..model.failures import UsageFailure, refuse_if
-from ..reference import Attention, Tile
+from ..reference import Attention, Tile, evaluate
 
 SHARES = (1, 2, 4, 8)  # of so many keys a row's P may be the mean
 # exp(-512) is 0 in float32, and in float16 no score overflows for it.
@@ -29,6 +29,7 @@ _WIDE = {"bfloat16": 127, "float16": 1023, "float32": 1023}
 TRIES = 32
 _OF_MASKS = ("mask", "bias", "tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
 _LEAST_SCALE, _MOST_CLASSES, _MOST_SHARED = 2.0**-6, 32, 4
+_NO = "--pattern dyadic:"
 
 
 def dyadic(
@@ -41,11 +42,20 @@ def dyadic(
     """
     _refuse(case)
     for _ in range(TRIES):
+        drawn: dict[str, Tensor] = {}
+        if "bias" in values:
+            hides = torch.rand(values["bias"].shape, generator=generator) < 0.15
+            drawn["bias"] = -HIDDEN * hides
+            if case.family == "lazy":
+                drawn["bias"][:, 0] = 0.0  # row 0 sees nothing else
         try:
-            return _drawn(case, values, generator)
+            q, k = _scores(case, _open(case, {**values, **drawn}), generator)
         except _UnfitRow as unfit:
             row = unfit.args[0]
-    words = f"--pattern dyadic: row {row} sees 1, 2, 4 or 8 keys of no class that was drawn"
+            continue
+        v, do = _products(case, generator)
+        return drawn | {"q": q, "k": k, "v": v, "do": do}
+    words = f"{_NO} row {row} sees 1, 2, 4 or 8 keys of no class that was drawn"
     raise UsageFailure(words, "pass another --seed or --mask, or a larger --head-dim")
 
 
@@ -53,59 +63,38 @@ class _UnfitRow(Exception):
     """A row that fits no class: its argument."""
 
 
-def _drawn(
-    case: Case, values: Mapping[str, Tensor], generator: torch.Generator
-) -> dict[str, Tensor]:
-    drawn: dict[str, Tensor] = {}
-    if "bias" in values:
-        drawn["bias"] = -HIDDEN * (torch.rand(values["bias"].shape, generator=generator) < 0.15)
-        if case.family == "lazy":
-            drawn["bias"][:, 0] = 0.0  # row 0 sees nothing else
-    q, k = _scores(case, _open(case, {**values, **drawn}), generator)
-    v, do = _products(case, generator)
-    return drawn | {"q": q, "k": k, "v": v, "do": do}
-
-
 def _refuse(case: Case) -> None:
-    def refuse(is_wrong: bool, rule: str, got: object, way_out: str) -> None:
-        refuse_if(is_wrong, f"--pattern dyadic: {rule}, got {got}", way_out)
-
     size, taus = abs(case.scale), case.tau or ()
-    is_wrong = size < _LEAST_SCALE or math.frexp(size)[0] != 0.5
+    is_odd = size < _LEAST_SCALE or math.frexp(size)[0] != 0.5
     way_out = "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
-    rule = "the scale must be a power of two, 1/64 or more"
-    refuse(is_wrong, rule, f"{case.scale:g}", way_out)
-    refuse(case.head_dim < 4, "--head-dim must be 4 or more", case.head_dim, "pass 16")
+    words = f"{_NO} the scale must be a power of two, 1/64 or more, got {case.scale:g}"
+    refuse_if(is_odd, words, way_out)
+    words = f"{_NO} --head-dim must be 4 or more, got {case.head_dim}"
+    refuse_if(case.head_dim < 4, words, "pass 16")
     # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
-    is_wrong = not all(0 < abs(tau) <= DYADIC_TAU for tau in taus)
-    refuse(is_wrong, "tau must lie in -2^-20 to 2^-20 and not be 0", case.tau, "drop --tau")
+    is_near = all(0 < abs(tau) <= DYADIC_TAU for tau in taus)
+    words = f"{_NO} tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
+    refuse_if(not is_near, words, "drop --tau")
     for name in ("softcap", "alibi", "sinks"):
-        words = f"--pattern dyadic: with --{name}, P is no power of two"
+        words = f"{_NO} with --{name}, P is no power of two"
         refuse_if(bool(getattr(case, name)), words, f"leave out --{name}")
-    is_wrong = case.dropout > 0 and math.frexp(1 - case.dropout)[0] != 0.5
-    refuse(is_wrong, "1 - dropout must be a power of two", case.dropout, "pass 0.5")
+    is_odd = case.dropout > 0 and math.frexp(1 - case.dropout)[0] != 0.5
+    words = f"{_NO} 1 - dropout must be a power of two, got {case.dropout}"
+    refuse_if(is_odd, words, "pass 0.5")
 
 
 def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
     """[B, H, M, N] bool: the keys that a row sees and no bias hides."""
-    options: dict[str, Any] = {name: values[name].double() for name in ("q", "k", "v", "do")}
+    options: dict[str, Any] = {}
+    for name in ("q", "k", "v", "do"):
+        options[name] = torch.zeros_like(values[name], dtype=torch.double)
     options |= {name: values[name] for name in _OF_MASKS if name in values}
     for name in ("family", "scale", "causal", "window", "align"):
         options[name] = getattr(case, name)
-    x = Attention(**options)
-    return torch.stack([_open_in(case, x, batch) for batch in range(case.batch)])
-
-
-def _open_in(case: Case, x: Attention, batch: int) -> Tensor:
-    tile = Tile(batch, slice(0, case.heads), slice(0, case.seqlen_q))
-    seen = x.valid(tile).expand(case.heads, -1, -1)
-    if x.bias is None:
-        return seen
-    if case.family == "softmax":
-        return seen & (x.bias_part(x.bias, tile) == 0)
-    i, j = x.positions(tile)
-    near = (i - j).clamp(0, case.bias_window - 1)
-    return seen & ((x.bias[:, near] == 0) | (i - j >= case.bias_window))
+    x, rows = Attention(**options), slice(0, case.seqlen_q)
+    tiles = (Tile(batch, slice(0, case.heads), rows) for batch in range(case.batch))
+    # Of q and k that are 0, a score is its bias.
+    return torch.stack([evaluate(x, tile, wanted=("P",))["S"] > -HIDDEN / 2 for tile in tiles])
 
 
 def _scores(case: Case, is_open: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -159,10 +148,9 @@ def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Ten
 
 def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Tensor:
     """With integers in the dims behind the classes that it has for itself."""
-    tensor = _zeros(case, name)
-    half = count + (case.head_dim - count + 1) // 2
-    own = slice(count, half) if name == "q" else slice(half, None)
-    tensor[..., own] = _integers(tensor[..., own].shape, _WIDE[case.dtype], generator)
+    tensor, half = _zeros(case, name), count + (case.head_dim - count + 1) // 2
+    own = tensor[..., count:half] if name == "q" else tensor[..., half:]
+    own.copy_(_integers(own.shape, _WIDE[case.dtype], generator))
     return tensor
 
 
@@ -170,11 +158,8 @@ def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """v and do: a few dims that both have, every second other one for itself."""
     v, do = _zeros(case, "v"), _zeros(case, "do")
     order = torch.randperm(case.head_dim_v, generator=generator)
-    both, of_v, of_do = (
-        order[:_MOST_SHARED],
-        order[_MOST_SHARED::2],
-        order[_MOST_SHARED + 1 :: 2],
-    )
+    both, others = order[:_MOST_SHARED], order[_MOST_SHARED:]
+    of_v, of_do = others[::2], others[1::2]
     for tensor, own, largest in ((v, of_v, 1), (do, of_do, _WIDE[case.dtype])):
         small = _integers(tensor[..., both].shape, 2, generator)
         tensor[..., both] = small * (torch.rand(small.shape, generator=generator) < 0.5)

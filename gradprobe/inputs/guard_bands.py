@@ -36,11 +36,20 @@ def guarded(
     Where the whole is large, the reserve that a wrong read may reach holds zeros that take no memory on a CPU, and is
     not there on a GPU; where `size` alone is large, so are all.
     """
-    whole, is_cpu = size + reserve, device.type == "cpu"
+    import torch
+
+    whole = size + reserve
     if whole * dtype.itemsize < MAPPED:
         _refuse_without_room(whole * dtype.itemsize, device)
         return guard_values(whole, dtype, device, fill)
-    storage = mapped(whole, dtype) if is_cpu else _on_device(size, dtype, device)
+    if device.type == "cpu":
+        storage = mapped(whole, dtype)
+    else:
+        _refuse_without_room(size * dtype.itemsize, device)
+        try:
+            storage = torch.empty(size, dtype=dtype, device=device)
+        except torch.OutOfMemoryError as error:
+            raise _no_room(size * dtype.itemsize, f"{device} is out of memory") from error
     if size * dtype.itemsize < MAPPED:
         storage[:size] = guard_values(size, dtype, device, fill)
     return storage
@@ -62,30 +71,19 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 def _refuse_without_room(size: int, device: torch.device) -> None:
     if size < _LOOKED_AT:
         return
-    is_cpu = device.type == "cpu"
-    left, limit = (limits.bytes_left(), limits.limit()) if is_cpu else _of_gpu(device)
+    if device.type == "cpu":
+        left, most = limits.bytes_left(), limits.limit()
+    else:
+        import torch
+
+        taken = torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        most = limits.requested() or free // 2
+        left = min(most, free) - taken
+    what = f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}"
     if size > left:
-        what = f"a tensor that takes {in_words(size)} with its guard bands has no room on"
-        why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
-        raise NoRoom(f"{what} {device}: {why}")
-
-
-def _of_gpu(device: torch.device) -> tuple[int, int]:
-    import torch
-
-    free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
-    limit = limits.requested() or (free + own) // 2
-    return min(limit, free + own) - torch.cuda.memory_allocated(device), limit
-
-
-def _on_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    import torch
-
-    _refuse_without_room(size * dtype.itemsize, device)
-    try:
-        return torch.empty(size, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as error:
-        raise _no_room(size * dtype.itemsize, f"{device} is out of memory") from error
+        are_left = f"{in_words(max(0, left))} are left of {in_words(most)} (--max-memory)"
+        raise NoRoom(f"{what}: {are_left}")
 
 
 def _no_room(size: int, why: str) -> NoRoom:
@@ -110,8 +108,7 @@ def guard_values(
 @dataclass(frozen=True)
 class Breach:
     tensor: str
-    side: str
-    """"before" the tensor's first element, "after" its last one, or "between" its elements."""
+    place: str
     offset: int
     """Elements from the first one (before, between) or the last one (after) to the nearest written."""
     count: int
@@ -122,10 +119,9 @@ class Breach:
 
     @property
     def sentence(self) -> str:
-        where = {"before": "before its first element", "after": "after its last element"}
-        place = where.get(self.side, "from its first element, between its own")
         elements = "1 element was" if self.count == 1 else f"{self.count:,} elements were"
-        return f"a store outside {self.tensor}: {elements} written, the nearest {self.offset:,} {place}"
+        nearest = f"the nearest {self.offset:,} {self.place}"
+        return f"a store outside {self.tensor}: {elements} written, {nearest}"
 
 
 class Guards:
@@ -146,54 +142,53 @@ class Guards:
 
 def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
     at = _written(views, fill)
-    if not len(at):
-        return
     spans = dict[str, tuple[int, int]]()
     for name, view in views.items():
         start = int(view.storage_offset())
         spans[name] = start, start + spanned(view.shape, view.stride()) - 1
-    leading, trailing = (
-        min(spans, key=spans.__getitem__),
-        max(spans, key=lambda name: spans[name][1]),
-    )
+    leading = min(spans, key=lambda name: spans[name][0])
+    trailing = max(spans, key=lambda name: spans[name][1])
     first, last = spans[leading][0], spans[trailing][1]
     ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
     if len(ahead):
-        yield Breach(leading, "before", first - int(ahead.max()), len(ahead))
+        near = first - int(ahead.max())
+        yield Breach(leading, "before its first element", near, len(ahead))
     if len(between):
-        yield Breach(" and ".join(views), "between", int(between.min()) - first, len(between))
+        near, where = int(between.min()) - first, "from its first element, between its own"
+        yield Breach(" and ".join(views), where, near, len(between))
     if len(behind):
-        yield Breach(trailing, "after", int(behind.min()) - last, len(behind))
+        near = int(behind.min()) - last
+        yield Breach(trailing, "after its last element", near, len(behind))
 
 
 def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
     """The elements of a storage that hold no guard values and belong to no tensor, ascending."""
     import torch
 
-    view = next(iter(views.values()))
+    view, *others = views.values()
     size = view.untyped_storage().nbytes() // view.element_size()
     whole = view.as_strided((size,), (1,), 0)
     first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
-    if len(views) == 1 and span == view.numel():  # without gaps: its two ends
-        ends = (0, first), (first + span, len(whole))
-        return torch.cat([_changed(whole, *part, fill) for part in ends])
-    changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
-    for view in views.values():
-        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    if not others and span == view.numel():  # without gaps: its two ends
+        ends = (0, first), (first + span, size)
+        found = [_changed(whole[at:end], at, fill).nonzero() + at for at, end in ends]
+        return torch.cat(found).flatten().cpu()
+    changed = _changed(whole, 0, fill)
+    for each in (view, *others):
+        changed.as_strided(each.shape, each.stride(), each.storage_offset()).fill_(False)
     return changed.nonzero().flatten().cpu()
 
 
-def _changed(whole: Tensor, start: int, end: int, fill: str) -> Tensor:
+def _changed(part: Tensor, start: int, fill: str) -> Tensor:
     before = start % _PERIOD
-    known = guard_values(before + end - start, whole.dtype, whole.device, fill)[before:]
-    return (~same_bits(whole[start:end], known)).nonzero().flatten().cpu() + start
+    known = guard_values(before + len(part), part.dtype, part.device, fill)[before:]
+    return ~same_bits(part, known)
 
 
 def same_bits(actual: Tensor, other: Tensor) -> Tensor:
     """Element by element, of one dtype."""
     import torch
 
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
-        actual.element_size()
-    ]
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[actual.element_size()]
     return actual.view(kind) == other.view(kind)

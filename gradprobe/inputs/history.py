@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -54,60 +53,48 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
     from ..model.documents import document_of
 
     kept = {"report": document_of(report)} if report is not None else {}
-    with contextlib.suppress(OSError):
+    try:
         make_folder()
         replace_file(FILE, json.dumps(asdict(request) | kept, indent=2))
-        return True
-    return False
+    except OSError:
+        return False
+    return True
 
 
 def load() -> CheckRequest | None:
     """The last check; None where none was made here. Raises UsageFailure: what is kept of it is damaged."""
-    document = _document()
-    if not document:
-        return None
-    document.pop("report", None)
-    try:
-        request = CheckRequest(**document)
-    except TypeError as error:
-        raise _damaged("it names no check of this version") from error
-    if not is_sound(request):
-        raise _damaged("a word of the check has another type than its option takes")
-    return request
+    return _last()[0]
 
 
 def kept_report(request: CheckRequest) -> Report | None:
     """The last report, where it is of this very check and nothing that made it has changed. Raises UsageFailure."""
-    report = last_report() if load() == request else None
-    return None if report is None or changed_since(report) else report
+    last, report = _last()
+    return report if last == request and report and not changed_since(report) else None
 
 
 def last_report() -> Report | None:
     """The report of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
-    from ..model.documents import report_from
-
-    kept = _document().get("report")
-    try:
-        return None if kept is None else report_from(kept)
-    except UsageFailure as failure:
-        raise _damaged(str(failure)) from failure
+    return _last()[1]
 
 
-def _document() -> dict[str, Any]:
-    from ..model.documents import parsed
+def _last() -> tuple[CheckRequest | None, Report | None]:
+    from ..model.documents import parsed, report_from
 
     try:
-        return parsed(FILE.read_bytes())
+        document = parsed(FILE.read_bytes())
+        kept = document.pop("report", None)
+        request = CheckRequest(**document)
+        if not is_sound(request):
+            raise UsageFailure("a word of the check has another type than its option takes")
+        return request, None if kept is None else report_from(kept)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return None, None
     except OSError as error:
         raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
-    except UsageFailure as failure:
-        raise _damaged(str(failure)) from failure
-
-
-def _damaged(words: str) -> UsageFailure:
-    return UsageFailure(f"{FILE} is damaged: {words}", "gradprobe check writes it anew")
+    except (TypeError, UsageFailure) as error:
+        why = "it names no check of this version" if isinstance(error, TypeError) else str(error)
+        words = f"{FILE} is damaged: {why}"
+        raise UsageFailure(words, "gradprobe check writes it anew") from error
 
 
 def changed_since(report: Report) -> list[str]:

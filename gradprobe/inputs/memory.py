@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 Array = Any
 # Elements up to which they are listed: 128 MiB. Of a view of more that is not dense, gaps count as elements.
 LISTED = 1 << 24
-_WRAP = 1 << 32
 # Of so many elements one has a given offset modulo 2^32 by a chance of 2^-10.
-_FEW = 1 << 22
+_WRAP, _FEW = 1 << 32, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,6 @@ class Elements:
 
     def hold(self, offsets: Array, width: int) -> Array:
         """Which accesses of `width` bytes reach elements alone; offsets [N] int64, in bytes."""
-        if width == self.itemsize:
-            # Sizes are powers of two.
-            held = self._hold_elements(offsets >> (width.bit_length() - 1))
-            held &= offsets & (width - 1) == 0
-            return held
         held = offsets % min(width, self.itemsize) == 0
         for part in range(0, width, self.itemsize):
             held &= self._hold_elements((offsets + part) // self.itemsize)
@@ -79,18 +73,17 @@ class Elements:
     def _hold_elements(self, offsets: Array) -> Array:
         members = self._members
         if members is None:
-            inside: Array = (
-                offsets.view(np.uint64) < self.span
-            )  # those below 0 wrap around to 2^64
-            return inside
+            return (offsets >= 0) & (offsets < self.span)
         places = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
         return members[places] == offsets
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        found = _index(self._axes, offset) if self.count else None
-        if found is None:
+        """Of an element; None where there is none, or too many are to be looked at."""
+        found = np.flatnonzero(self.listed() == offset) if self.count <= LISTED else None
+        if found is None or not len(found):
             return None
-        by_axis = {axis: at for (_, _, axis), at in zip(self._axes, found, strict=True)}
+        places = np.unravel_index(found[0], [size for size, _, _ in self._axes])
+        by_axis = {axis: int(at) for (_, _, axis), at in zip(self._axes, places, strict=True)}
         return tuple(by_axis.get(axis, 0) for axis in range(len(self.shape)))
 
     def beyond(self, offset: int) -> str:
@@ -99,11 +92,13 @@ class Elements:
             return f"{plural(-offset, 'element')} before its start"
         if offset >= self.span:
             return f"{plural(offset - self.span + 1, 'element')} after its end"
-        last = offset
-        if self._members is not None:
-            last = int(self._members[np.searchsorted(self._members, offset, side="right") - 1])
-        gap = f"past {bracketed(self.index(last))}, in a gap of it"
-        return f"{plural(offset - last, 'element')} {gap}"
+        members = self._members
+        if members is None:
+            last = offset
+        else:
+            last = int(members[np.searchsorted(members, offset, side="right") - 1])
+        away = plural(offset - last, "element")
+        return f"{away} past {bracketed(self.index(last))}, in a gap of it"
 
     def wrapped(self, offset: int) -> tuple[int, ...] | None:
         """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32."""
@@ -119,21 +114,6 @@ def bracketed(index: tuple[int, ...] | None) -> str:
     return "[?]" if index is None else str([*index])
 
 
-def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ...] | None:
-    """An index along each axis that adds up to an offset."""
-    if not axes:
-        return () if offset == 0 else None
-    (size, step, _), rest = axes[0], axes[1:]
-    reach = sum((n - 1) * s for n, s, _ in rest)
-    for at in range(min(offset // step, size - 1), -1, -1):
-        if offset - at * step > reach:
-            return None
-        found = _index(rest, offset - at * step)
-        if found is not None:
-            return (at, *found)
-    return None
-
-
 # Units up to which marks are made as any array: 256 MiB, of which the system gives only what is touched.
 ROOM_FOR_ALL = 1 << 26
 
@@ -146,11 +126,14 @@ class Marks:
         is_large = nbytes > ROOM_FOR_ALL * unit
         self._nbytes, self.unit = nbytes, 1 if is_large else unit
         count = -(-nbytes // self.unit)
-        self.whole: Array = np.zeros(0 if is_large else count, dtype)  # [units] the marks
+        self.whole: Array
+        """[units] the marks."""
         if is_large:
             import torch
 
             self.whole = mapped(count, getattr(torch, dtype)).numpy()
+        else:
+            self.whole = np.zeros(count, dtype)
 
     def refined(self, unit: int) -> Marks:
         finer, parts = Marks(self._nbytes, unit), self.unit // unit
@@ -181,21 +164,20 @@ class UnwrittenElements:
         """By address: the file and the line that allocated a storage."""
 
     def allocated(self, tensor: Tensor, place: tuple[str, int] = ("", 0)) -> None:
-        storage = tensor.untyped_storage()
-        self.places[storage.data_ptr()] = place
-        if storage.data_ptr() not in self._storages:
+        storage, home = tensor.untyped_storage(), home_of(tensor)
+        self.places[home] = place
+        if home not in self._storages:
             marks = Marks(storage.nbytes(), tensor.element_size(), "uint8")
-            self._storages[storage.data_ptr()] = (tensor, marks)
+            self._storages[home] = (tensor, marks)
         self._mark(tensor, 1)
 
     def written(self, tensor: Tensor) -> None:
-        if str(tensor.layout) != "torch.strided":
-            return
-        elements, storage = elements_of(tensor), tensor.untyped_storage()
-        if elements.count * elements.itemsize == storage.nbytes():
-            self._storages.pop(storage.data_ptr(), None)
-        else:
-            self._mark(tensor, 0)
+        if str(tensor.layout) == "torch.strided":
+            elements = elements_of(tensor)
+            if elements.count * elements.itemsize == tensor.untyped_storage().nbytes():
+                self._storages.pop(home_of(tensor), None)
+            else:
+                self._mark(tensor, 0)
 
     def stored(self, home: int, offsets: Array, width: int) -> None:
         """A kernel has stored `width` bytes at each of these offsets of the storage at address `home`."""

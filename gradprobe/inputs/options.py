@@ -40,28 +40,21 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _KINDS |= {list: "an array of strings"}
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def word_of(option: Option, value: Any) -> Any:
     """What the command line would hold for a plain value; None where it has no type that the option takes."""
-    if option.kind is list:
-        items = [value] if isinstance(value, str) else value
-        is_right = isinstance(items, list) and all(isinstance(item, str) for item in items)
-        return items if is_right else None
-    if option.numbers and not isinstance(value, str):
+    import msgspec
+
+    kind, is_word = option.kind, isinstance(value, str)
+    if kind is list:
+        kind, value = list[str], [value] if is_word else value
+    elif option.numbers and not is_word:
         items = value if isinstance(value, list) else [value]
-        return ",".join(map(str, items)) if items and all(map(is_number, items)) else None
-    if option.kind in (bool, str):
-        return value if isinstance(value, option.kind) else None
-    if isinstance(value, str):
-        try:
-            return option.kind(value)
-        except ValueError:
-            return None
-    fits = is_number(value) and (option.kind is float or isinstance(value, int))
-    return option.kind(value) if fits else None
+        are_numbers = items and all(type(item) in (int, float) for item in items)
+        value = ",".join(map(str, items)) if are_numbers else None
+    try:
+        return msgspec.convert(value, kind, strict=kind is bool or not is_word)
+    except msgspec.ValidationError:
+        return None
 
 
 def _numbers(
@@ -85,10 +78,8 @@ def _numbers(
 def _implied(word: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in word.split(","))
     if unknown := [name for name in names if name not in IMPLIED]:
-        way_out = did_you_mean(unknown[0], IMPLIED, "")
-        raise UsageFailure(
-            f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out
-        )
+        words = f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}"
+        raise UsageFailure(words, did_you_mean(unknown[0], IMPLIED, ""))
     return names
 
 
@@ -222,11 +213,8 @@ def length_words(case: Case) -> dict[str, Any]:
     """The options that give a case its lengths; None for one that is not needed."""
     ends, of_keys = case.cu_seqlens_q, case.cu_seqlens_k
     if ends:
-        is_same = of_keys in (None, ends)
-        return {
-            "cu_seqlens": _listed(ends),
-            "cu_seqlens_k": None if is_same else _listed(of_keys),
-        }
+        other = None if of_keys in (None, ends) else _listed(of_keys)
+        return {"cu_seqlens": _listed(ends), "cu_seqlens_k": other}
     lengths = {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
     if case.seqlen_q == case.seqlen_k:
         lengths = {"seqlen": case.seqlen_q}
@@ -240,10 +228,8 @@ def _listed(numbers: Sequence[int] | None) -> str | None:
 def command_line(
     command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None
 ) -> str:
-    named = [target] if target else []
-    return shlex.join(
-        ["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})]
-    )
+    named = [*command.split(), *filter(None, [target])]
+    return shlex.join(["gradprobe", *named, *flags({**words, **(extra or {})})])
 
 
 def with_others(command: str, options: Mapping[str, Any]) -> str:

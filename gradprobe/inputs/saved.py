@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from ..model.case import flag_of
 from ..model.failures import UsageFailure, refuse_if
 from ..model.writing import replacing
 from .draw import numbers_of
-from .tensor_layouts import Placement, in_words, overlaps, placements_of, within
+from .options import flags
+from .tensor_layouts import Placement, overlaps, placements_of, within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,15 +48,6 @@ class SavedInputs:
     options: Mapping[str, Any]  # those of OPTIONS that are known
 
 
-def layouts_in_words(saved: SavedInputs) -> str:
-    """The layouts of q, k, v and do: "q k v blhd, do expanded"."""
-    found: dict[str, list[str]] = {}
-    for name in REQUIRED:
-        words = in_words(tuple(saved.values[name].shape), saved.placements.get(name))
-        found.setdefault(words, []).append(name)
-    return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
-
-
 def save(path: Path, saved: SavedInputs) -> None:
     """Writes a set as a .pt file; a reader sees the whole file or none.
 
@@ -81,11 +74,18 @@ def _read(path: Path) -> dict[Any, Any]:
     # os.path: a name too long to be one is no error.
     way_out = "the path is relative to the current folder"
     refuse_if(not os.path.isfile(path), "there is no such file", way_out)
-    readers = {".npz": _read_npz, ".pt": _read_pt}
     got = path.suffix or "no ending"
-    refuse_if(path.suffix not in readers, f"the name must end in .npz or .pt, got {got}")
+    refuse_if(got not in (".npz", ".pt"), f"the name must end in .npz or .pt, got {got}")
+    content: Any = None
     try:
-        content = readers[path.suffix](path)
+        if got == ".npz":
+            content = _read_npz(path)
+        else:
+            import torch
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file fails in as many ways as it can be broken
         # PyTorch's errors go on for a page.
         line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
@@ -96,14 +96,6 @@ def _read(path: Path) -> dict[Any, Any]:
         got = type(content).__name__
         raise UsageFailure(f"it must hold a dict of tensors by name, got {got}")
     return content
-
-
-def _read_pt(path: Path) -> Any:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -121,7 +113,11 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 def _checked(content: dict[Any, Any]) -> SavedInputs:
     _check_names(content)
-    options = {name: _option(name, content[name]) for name in OPTIONS if name in content}
+    options = {
+        name: _converted(content[name], kind, f"{name} must be {words}, got {content[name]!r}")
+        for name, (words, kind) in OPTIONS.items()
+        if name in content
+    }
     tensors = {name: content[name] for name in TENSORS if name in content}
     _check_dtypes(tensors)
     placements = placements_of(tensors)
@@ -141,22 +137,14 @@ def _checked(content: dict[Any, Any]) -> SavedInputs:
 
 
 def _check_names(content: Mapping[Any, Any]) -> None:
-    beside = (f"{name}.{of}" for name in TENSORS for of in ("strides", "offset"))
-    known = {*TENSORS, *OPTIONS, *beside}
+    known = {*TENSORS, *OPTIONS}
+    known |= {f"{name}.{of}" for name in TENSORS for of in ("strides", "offset")}
+    unknown = [name for name in content if name not in known]
+    missing = [name for name in REQUIRED if name not in content]
     listed = f"tensors: {', '.join(TENSORS)}; options: {', '.join(OPTIONS)}"
-    for name in content:
-        refuse_if(name not in known, f"unknown name {name!r}", listed)
-    if missing := [name for name in REQUIRED if name not in content]:
-        held = ", ".join(content) or "nothing"
-        words = (
-            f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}"
-        )
-        raise UsageFailure(words, listed)
-
-
-def _option(name: str, value: Any) -> Any:
-    words, kind = OPTIONS[name]
-    return _converted(value, kind, f"{name} must be {words}, got {value!r}")
+    refuse_if(bool(unknown), f"unknown name {next(iter(unknown), '')!r}", listed)
+    words = f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among "
+    refuse_if(bool(missing), words + (", ".join(content) or "nothing"), listed)
 
 
 def _converted(value: Any, kind: Any, words: str) -> Any:
@@ -171,18 +159,18 @@ def _converted(value: Any, kind: Any, words: str) -> Any:
 def _check_dtypes(tensors: Mapping[str, Any]) -> None:
     import torch
 
-    floats = (torch.float32, torch.float16, torch.bfloat16)
-    whole = dict.fromkeys(
-        ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), (torch.int32, torch.int64)
+    whole = (torch.int32, torch.int64)
+    others: dict[str, tuple[Any, ...]] = dict.fromkeys(
+        ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), whole
     )
-    others = {**whole, "mask": (torch.bool,), "keep": (torch.bool,)}
+    others |= {"mask": (torch.bool,), "keep": (torch.bool,)}
     for name, tensor in tensors.items():
         is_tensor = isinstance(tensor, torch.Tensor)
         is_dense = is_tensor and tensor.layout == torch.strided and not tensor.is_quantized
         if not is_dense or tensor.is_nested or tensor.is_meta:
             got = f"{tensor.layout} on {tensor.device}" if is_tensor else type(tensor).__name__
             raise UsageFailure(f"{name} must be a dense tensor, got {got}")
-        known: tuple[Any, ...] = others.get(name, floats)
+        known = others.get(name, (torch.float32, torch.float16, torch.bfloat16))
         rule, got = " or ".join(map(_dtype_name, known)), _dtype_name(tensor.dtype)
         refuse_if(tensor.dtype not in known, f"{name} must be {rule}, got {got}")
     dtypes = {name: _dtype_name(tensors[name].dtype) for name in REQUIRED}
@@ -197,40 +185,23 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
-    """The shapes agree with one another; those of q, k, v and do by the reference's own rules."""
+    """The shapes agree with one another, by the reference's own rules."""
     from ..reference import Attention
 
-    q, k, v, do = (tensors[name] for name in REQUIRED)
+    given: dict[str, Any] = {name: tensors[name] for name in tensors if name not in ("o", "lse")}
+    q, v, do = given["q"], given["v"], given["do"]
+    if family == "lazy":  # whose tau may come from the command line
+        given = {"tau": q.new_zeros(q.shape[1:2])} | given
+    given |= {"scale": 1.0, "causal": family == "lazy", "dropout": 0.5 * ("keep" in given)}
     try:
-        x = Attention("softmax", q, k, v, do, scale=1.0, causal=False)
+        Attention(family, **given)
     except ValueError as error:
         raise UsageFailure(str(error)) from error
-    full = (x.n_batch, x.n_heads, x.n_query, x.n_key)
     words = f"a tensor is empty: q is {list(q.shape)}, v {list(v.shape)}"
-    refuse_if(0 in (*full, q.shape[3], v.shape[3]), words)
-    exact: dict[str, tuple[int, ...]] = dict.fromkeys(("tau", "alibi", "sinks"), (x.n_heads,))
-    exact |= {"seqlens": (x.n_batch,), "keep": full, "lse": full[:3], "o": tuple(do.shape)}
-    ends = {"cu_seqlens_q": x.n_query, "cu_seqlens_k": x.n_key}
-    is_lone = len(ends.keys() & tensors.keys()) == 1
-    refuse_if(is_lone, "cu_seqlens_q and cu_seqlens_k belong together", "write both")
-    for name, tensor in tensors.items():
-        got = list(tensor.shape)
-        if name in exact:
-            words = f"{name} must be {list(exact[name])}, got {got}"
-            refuse_if(tensor.shape != exact[name], words)
-        elif name in _broadcast(family):
-            fits = all(size in (1, whole) for size, whole in zip(got, full, strict=False))
-            words = f"{name} must broadcast to [B, H, M, N] = {list(full)}, got {got}"
-            refuse_if(len(got) != 4 or not fits, words)
-        elif name == "bias":
-            words = f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {got}"
-            refuse_if(len(got) != 2 or got[0] != x.n_heads or not got[1], words)
-        elif name in ends:
-            values = tensor.tolist()
-            is_ascending = tensor.dim() == 1 and len(values) > 1 and values == sorted(values)
-            words = f"{name} must ascend from 0 to {ends[name]}, got {values}"
-            is_right = is_ascending and (values[0], values[-1]) == (0, ends[name])
-            refuse_if(not is_right, words, "where each sequence begins, and the last ends")
+    refuse_if(0 in (*q.shape, *v.shape), words)
+    for name, shape in {"lse": q.shape[:3], "o": do.shape}.items():
+        got = tensors[name].shape if name in tensors else shape
+        refuse_if(got != shape, f"{name} must be {list(shape)}, got {list(got)}")
 
 
 def _broadcast(family: str) -> tuple[str, ...]:
@@ -242,29 +213,24 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     """No NaN and no infinity, but -inf in a bias, which masks; and anything beyond a batch's live length."""
     import torch
 
-    for name in ("q", "k", "v", "do", "bias", "alibi", "sinks", "tau"):
-        if name not in tensors:
-            continue
+    for name in filter(tensors.__contains__, (*REQUIRED, "bias", "alibi", "sinks", "tau")):
         wrong = ~tensors[name].isfinite()
-        wrong &= tensors[name] != -float("inf") if name == "bias" else True
+        wrong &= tensors[name] != -torch.inf if name == "bias" else True
         if name in REQUIRED and "seqlens" in tensors:
             live = torch.arange(tensors[name].shape[2]) < tensors["seqlens"][:, None]
             wrong &= live[:, None, :, None]
-        if bool(wrong.any()):
-            first = wrong.nonzero()[0].tolist()
-            count = f"{int(wrong.sum()):,} NaN or infinite numbers"
-            words = f"{name} holds {count}, the first at {first}"
-            raise UsageFailure(words, "they were there before the attention backward ran")
+        count, first = int(wrong.sum()), wrong.nonzero()[:1].flatten().tolist()
+        words = f"{name} holds {count:,} NaN or infinite numbers, the first at {first}"
+        refuse_if(count > 0, words, "they were there before the attention backward ran")
 
 
 def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -> Placement:
     import msgspec
     import torch
 
-    whole: Any = Annotated[int, msgspec.Meta(ge=0)]
-    shape = tuple(tensor.shape)
+    shape, whole = tuple(tensor.shape), Annotated[int, msgspec.Meta(ge=0)]
     words = f"{name}.strides must be {len(shape)} numbers, with a number {name}.offset"
-    strides: Any = _converted(content[f"{name}.strides"], list[whole], words)
+    strides: Any = _converted(content[f"{name}.strides"], list[whole], words)  # type: ignore[valid-type]
     offset = _converted(content.get(f"{name}.offset", 0), whole, words)
     refuse_if(len(strides) != len(shape), f"{words}, got {len(strides)}")
     reach = offset + spanned(shape, strides)
@@ -280,8 +246,6 @@ def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -
 
 # What only values that are drawn have.
 _OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
-# The tensors whose presence an option of the same name switches on.
-_SWITCHES = ("bias", "alibi", "sinks")
 
 
 def with_inputs(
@@ -297,7 +261,19 @@ def with_inputs(
     words = f"{subject}: inputs of the {own} family, and the target is of the {family} family"
     refuse_if(own != family, words, f"check a target of the {own} family")
     for name, value in given.items():
-        _check_agrees(name, value, decided, word)
+        flag, way_out = shlex.join(flags({name: _listed(value)})), "drop it, or drop --inputs"
+        is_drawn = name in _OF_DRAWING or (name == "mask" and "mask" not in decided)
+        words = f"{flag_of(name)}: nothing is drawn, the values come from {word}"
+        refuse_if(is_drawn, words, way_out)
+        for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
+            own = decided.get(decided_name, value)
+            words = f"{flag} contradicts {word}, where it is {_listed(own)}"
+            is_same = (
+                math.isclose(own, value, rel_tol=1e-6)
+                if isinstance(own, float)
+                else own == value
+            )
+            refuse_if(not is_same, words, way_out)
     options = {name: value for name, value in given.items() if name != "seqlen"} | decided
     words = f"{subject}: the lazy family needs tau, which it does not hold"
     refuse_if(family == "lazy" and "tau" not in options, words, "add --tau T")
@@ -307,44 +283,26 @@ def with_inputs(
     return options | {"inputs": word}
 
 
-def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
-    flag, way_out = flag_of(name), "drop it, or drop --inputs"
-    is_drawn = name in _OF_DRAWING or (name == "mask" and "mask" not in decided)
-    words = f"{flag}: nothing is drawn, the values come from {word}"
-    refuse_if(is_drawn, words, way_out)
-    for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
-        own = decided.get(decided_name, value)
-        words = f"{flag} {_listed(value)} contradicts {word}, where it is {_listed(own)}"
-        if isinstance(own, bool):
-            words = f"{flag if value else f'--no-{flag[2:]}'} contradicts {word}, which has "
-            words += name if own else f"no {name}"
-        refuse_if(not _same(own, value), words, way_out)
-
-
-def _same(decided: Any, value: Any) -> bool:
-    if isinstance(decided, float) and isinstance(value, (int, float)):
-        return math.isclose(decided, value, rel_tol=1e-6)
-    return bool(decided == value)
-
-
-def _listed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _listed(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
     values = saved.values
     batch, heads, rows, dim = values["q"].shape
     _, kv_heads, keys, value_dim = values["v"].shape
-    decided = {name: value for name, value in saved.options.items() if name != "family"}
-    decided |= {"batch": batch, "heads": heads, "head_dim": dim}
-    decided |= {"seqlen_q": rows, "seqlen_k": keys}
-    decided |= {"dtype": _dtype_name(values["q"].dtype), "bias": "bias" in values}
+    decided = {name: value for name, value in saved.options.items() if name != "family"} | {
+        "batch": batch, "heads": heads, "head_dim": dim, "seqlen_q": rows, "seqlen_k": keys,
+        "dtype": _dtype_name(values["q"].dtype), "bias": "bias" in values,
+    }  # fmt: skip
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:
         decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
-        switches = [name for name in _SWITCHES if family == "softmax" or name in values]
-        decided |= {name: name in values for name in switches}
+        switches = ("bias", "alibi", "sinks")
+        decided |= {
+            name: name in values for name in switches if family == "softmax" or name in values
+        }
     if family == "softmax" and "bias" in values:
         decided["bias_axes"] = _axes(values["bias"])
     if "mask" in values:

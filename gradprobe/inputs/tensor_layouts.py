@@ -8,19 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..model.assignment import (
-    AS_SAVED,
-    ORDERED,
-    OUTPUTS,
-    PLAIN,
-    SCALED,
-    Assigned,
-    Sizes,
-    dense_strides,
-    memory_order,
-    run_name,
-    spanned,
-)
+from ..model import assignment as lying
+from ..model.assignment import Assigned, Sizes, dense_strides, run_name, spanned
 from ..model.case import Case
 from ..model.failures import refuse_if
 from ..model.intermediates import OF_HEADS
@@ -32,10 +21,10 @@ if TYPE_CHECKING:
 
 # One repeated value of these is another problem, and what is written needs a place for every element.
 _LENGTHS = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
-NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", *_LENGTHS, *OUTPUTS)
+NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", *_LENGTHS, *lying.OUTPUTS)
 # One number a head or a sequence, which programs hold contiguous.
 VECTORS = ("tau", "alibi", "sinks", *_LENGTHS, *map(str.lower, OF_HEADS))
-_FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
+_FOR_VECTORS = ("contiguous", "offset", lying.AS_SAVED)
 # What one buffer holds, side by side in every row, where all of it is packed and of one shape.
 _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
 
@@ -46,7 +35,7 @@ _FRONT = 1024
 # As many before one of the layout `huge`, which offsets leave by its front that wrap around: a head's and a row's.
 _LIMIT, _BEFORE_HUGE = 2**31, 2**32
 # How far heads and rows each reach in the layouts that lie far apart.
-_REACH = {"huge": _LIMIT, SCALED: 2**20}
+_REACH = {"huge": _LIMIT, lying.SCALED: 2**20}
 # In `distinct`, the axes before the last from the outermost to the innermost: of each tensor another order, since
 # `empty_like` keeps it. That of v is the reverse of that of k, whatever size is 1.
 _OUTER = {"k": (0, 2, 1), "v": (1, 2, 0), "do": (2, 1, 0), "o": (1, 0, 2), "delta": (1, 0)}
@@ -98,24 +87,10 @@ def for_more_batches(
     found = {}
     for name, place in placements.items():
         if len(place.strides) == 4:
-            first, *inner = place.strides
-            block = max(first, spanned(shapes[name][1:], tuple(inner)))
+            inner = place.strides[1:]
+            block = max(place.strides[0], spanned(shapes[name][1:], inner))
             found[name] = replace(place, strides=(block, *inner))
     return found
-
-
-def in_words(shape: Sizes, place: Placement | None) -> str:
-    """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
-    axes = [axis for axis, size in enumerate(shape) if size > 1]
-    if place is None or not axes:
-        return "contiguous"
-    strides = [place.strides[axis] for axis in axes]
-    for name, order in (("contiguous", range(len(shape))), ("blhd", (0, 2, 1, 3))):
-        if len(order) == len(shape):
-            dense = dense_strides(shape, order)
-            if strides == [dense[axis] for axis in axes]:
-                return name
-    return "strided" if any(strides) else "expanded"
 
 
 @dataclass(frozen=True)
@@ -129,12 +104,9 @@ class Inputs:
 
 
 def place(
-    values: Mapping[str, Tensor],
-    assigned: Assigned,
-    saved: Mapping[str, Placement] | None = None,
-    fill: str = ORDINARY,
-    shapes: str = PLAIN,
-) -> Inputs:
+    values: Mapping[str, Tensor], assigned: Assigned, saved: Mapping[str, Placement] | None = None,
+    fill: str = ORDINARY, shapes: str = lying.PLAIN,
+) -> Inputs:  # fmt: skip
     """The values laid out as assigned, in storages so wide that a read through any tensor's strides stays inside.
 
     Args:
@@ -143,15 +115,15 @@ def place(
         shapes: in which the target takes the tensors, one of `assignment.SHAPES`.
     """
     chosen = {name: layout_of(name, assigned) for name in values}
-    words = f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none"
-    refuse_if(saved is None and AS_SAVED in chosen.values(), words, "add --inputs")
+    words = f"--layout: {lying.AS_SAVED} is how the tensors of a file lie, and there is none"
+    refuse_if(saved is None and lying.AS_SAVED in chosen.values(), words, "add --inputs")
     values = effective_values(values, assigned)
     used: set[int] = set()
     places = dict[str, Placement]()
     for index, (name, value) in enumerate(values.items()):
-        order = memory_order(name, shapes)
+        order = lying.memory_order(name, shapes)
         places[name] = _alone(name, tuple(value.shape), chosen[name], used, index, order)
-        if saved and name in saved and chosen[name] == AS_SAVED:
+        if saved and name in saved and chosen[name] == lying.AS_SAVED:
             places[name] = saved[name]
     places |= _packed(values, chosen)
     buffers: dict[str, list[str]] = {}
@@ -164,13 +136,12 @@ def place(
     return Inputs(run_name(assigned), values, tensors, assigned, fill)
 
 
-def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[TensorLayout, ...]:
-    """How the tensors of a run lie; `otherwise`: only those that do not lie contiguous."""
+def laid(case: Case, inputs: Inputs) -> tuple[TensorLayout, ...]:
+    """How the tensors of a run lie."""
     found = list[TensorLayout]()
     for name, tensor in inputs.tensors.items():
-        if not (otherwise and tensor.is_contiguous()):
-            axes, sizes, strides = case.input_axes(name), tuple(tensor.shape), tensor.stride()
-            found.append(TensorLayout(name=name, axes=axes, sizes=sizes, strides=strides))
+        axes, sizes = case.input_axes(name), tuple(tensor.shape)
+        found.append(TensorLayout(name=name, axes=axes, sizes=sizes, strides=tensor.stride()))
     return tuple(found)
 
 
@@ -201,13 +172,16 @@ def _alone(
     if layout == "expanded":
         strides = (0,) * len(shape)
     elif layout == "blhd" and len(shape) > 1:
-        strides = dense_strides(shape, _other_order(order))
+        # [B, H, L, ...] as a view of [B, L, H, ...], or the reverse; of a matrix, its transpose.
+        plain, swapped = tuple(range(len(shape))), (0, 2, 1, *range(3, len(shape)))
+        swapped = swapped if len(shape) > 2 else (1, 0)
+        strides = dense_strides(shape, plain if order == swapped else swapped)
     elif layout == "packed" and len(shape) == 4:
         strides, offset = _slot(shape, 1, 3)
-    elif layout in ("distinct", "distinct-unit", ORDERED):
-        if layout != ORDERED:
-            own, (*plain, last) = _OUTER.get(name, ()), range(len(shape))
-            order = (*(own if len(own) == len(plain) else plain), last)
+    elif layout in ("distinct", "distinct-unit", lying.ORDERED):
+        if layout != lying.ORDERED:
+            own, (*outer, last) = _OUTER.get(name, ()), range(len(shape))
+            order = (*(own if len(own) == len(outer) else outer), last)
         strides = _distinct(shape, used, index, order, unit=layout != "distinct")
     elif layout in _REACH:
         strides = _far_strides(shape, _REACH[layout])
@@ -216,13 +190,6 @@ def _alone(
     else:
         strides, offset = dense_strides(shape, order), _OFFSET if layout == "offset" else 0
     return Placement(strides, offset, f"of {name} alone")
-
-
-def _other_order(order: Sizes) -> Sizes:
-    """[B, H, L, ...] as a view of [B, L, H, ...], or the reverse; of a matrix, its transpose."""
-    plain = tuple(range(len(order)))
-    swapped = (0, 2, 1, *plain[3:]) if len(order) > 2 else (1, 0)
-    return plain if order == swapped else swapped
 
 
 def _distinct(
@@ -246,18 +213,18 @@ def _far_strides(shape: Sizes, reach: int) -> Sizes:
     Batches and head dims lie packed inside; a small step keeps heads apart, so that no two elements share a place.
     """
     inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
-    outer = [axis for axis in range(len(shape)) if axis not in inner]
+    *heads, rows = (axis for axis in range(len(shape)) if axis not in inner)
     strides, step = [0] * len(shape), 1
     for axis in reversed(inner):
         strides[axis] = step
         step *= max(shape[axis], 1)
-    rooms = math.prod(max(shape[axis], 1) for axis in outer[:-1])
-    for axis in outer:
+    rooms = math.prod(max(shape[axis], 1) for axis in heads)
+    for axis in (*heads, rows):
         # The smallest multiple of a unit of which the last step lies at `reach` or beyond.
         unit = step * rooms
         crossing = -(-reach // (max(shape[axis] - 1, 1) * unit)) * unit
-        strides[axis] = crossing + (step if axis != outer[-1] else 0)
-        step *= max(shape[axis], 1) if axis != outer[-1] else 1
+        strides[axis] = crossing if axis == rows else crossing + step
+        step *= max(shape[axis], 1) if axis != rows else 1
     return tuple(strides)
 
 
@@ -282,13 +249,14 @@ def _slot(shape: Sizes, at: int, count: int) -> tuple[Sizes, int]:
 def _in_one_buffer(
     names: list[str], values: Mapping[str, Tensor], places: Mapping[str, Placement], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
-    first, own, reach = values[names[0]], 0, 0
+    first, ends, reaches = values[names[0]], list[int](), list[int]()
     for name in names:
-        shape = values[name].shape
-        own = max(own, places[name].offset + spanned(shape, places[name].strides))
+        shape, spot = values[name].shape, places[name]
+        ends.append(spot.offset + spanned(shape, spot.strides))
         # As far as this shape reaches by the strides of any tensor with as many axes.
-        alike = (one.strides for one in places.values() if len(one.strides) == len(shape))
-        reach = max(reach, *(spanned(shape, strides) for strides in alike))
+        alike = (each.strides for each in places.values() if len(each.strides) == len(shape))
+        reaches += [spanned(shape, strides) for strides in alike]
+    own, reach = max(ends), max(reaches)
     # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
     front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)

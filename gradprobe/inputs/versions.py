@@ -21,15 +21,13 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
     """("torch 2.16.1", "torch>=2.11,<2.16", whether that holds) of what a check computes with, as far as installed."""
     from importlib import metadata  # --help needs none of it
 
-    required = list[str]()
     with contextlib.suppress(metadata.PackageNotFoundError):
-        required += metadata.requires("gradprobe") or []
-    for part in filter(None, map(_REQUIRED.match, required)):
-        name, least, below = part.groups()
-        # One may be there under another name, as other builds of triton are.
-        if version := _version(name):
-            holds = release(least) <= release(version) < release(below)
-            yield f"{name} {version}", f"{name}>={least},<{below}", holds
+        for part in filter(None, map(_REQUIRED.match, metadata.requires("gradprobe") or [])):
+            name, least, below = part.groups()
+            # One may be there under another name, as other builds of triton are.
+            if version := _version(name):
+                holds = release(least) <= release(version) < release(below)
+                yield f"{name} {version}", f"{name}>={least},<{below}", holds
 
 
 def _version(package: str) -> str:
@@ -70,9 +68,9 @@ def installed_versions() -> dict[str, str]:
     from .. import __version__
 
     found = PathFinder.find_spec("torch")
-    folders = (found.submodule_search_locations if found else None) or ()
     # A file of torch's that imports nothing; its metadata do not name its CUDA.
-    torch = next((runpy.run_path(f"{folder}/version.py") for folder in folders), {})
+    file = found and found.origin and Path(found.origin).with_name("version.py")
+    torch = runpy.run_path(str(file)) if file else {}
     return {
         "gradprobe": __version__,
         "python": platform.python_version(),

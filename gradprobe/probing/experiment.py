@@ -94,7 +94,7 @@ def experiment_of(
     *, tick: Tick = silent, command: str = "",
 ) -> Experiment:  # fmt: skip
     if saved is None:
-        values = draw(case, case.device)
+        values = draw(case)
     else:
         from ..inputs.saved import values_of
 

@@ -11,12 +11,11 @@ import os
 import pickle
 import queue
 import signal
-import socket
-import struct
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from .ended import raised_of
@@ -30,9 +29,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) -> None:
     """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
-    Args:
-        stacks: a descriptor for the stack of a crash.
-        early: modules to import meanwhile.
+    `stacks`: a descriptor for the stack of a crash; `early`: modules to import meanwhile.
     """
     for own in (descriptor, stacks):
         os.set_inheritable(own, False)
@@ -40,7 +37,7 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
     if with_parent:
         # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
         dies_with_parent()
-    stream = socket.socket(fileno=descriptor)
+    stream: Connection[Message, bytes] = Connection(descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
     one_for_numpy()
@@ -55,16 +52,16 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
         os.environ.update(environment)
         worker = worker_of(factory, pickle.loads(setup))
 
-    kind, payload = _answer(make)
-    send(stream, kind, payload)
-    if kind != ANSWER:
+    answer = _answer(make)
+    stream.send(answer)
+    if answer[0] != ANSWER:
         sys.exit(1)
     gc.freeze()
     gc.enable()
-    with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
+    with heard_by(lambda value: stream.send((TOLD, pickle.dumps(value)))):
         while True:
             item = received.get()
-            send(stream, *_answer(lambda: worker(pickle.loads(item))))  # noqa: B023 - called at once
+            stream.send(_answer(lambda: worker(pickle.loads(item))))  # noqa: B023 - called at once
 
 
 def dies_with_parent() -> None:
@@ -73,18 +70,14 @@ def dies_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
-    held = bytearray()
+def _receive(stream: Connection[Message, bytes], received: queue.SimpleQueue[bytes]) -> None:
     try:
-        while piece := stream.recv(1 << 20):
-            held += piece
-            for _, payload in messages(held):
-                received.put(payload)
-    except ConnectionError:
-        pass
+        while True:
+            received.put(stream.recv())
+    except (EOFError, ConnectionError):
+        os.killpg(0, signal.SIGKILL)
     except OSError:
         return  # the worker closed this end, which the parent learns when no answer can be sent
-    os.killpg(0, signal.SIGKILL)
 
 
 def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
@@ -93,7 +86,7 @@ def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
     return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
 
 
-def _answer(work: Callable[[], Any]) -> tuple[bytes, bytes]:
+def _answer(work: Callable[[], Any]) -> Message:
     """How some work ended, as a message. Where it cost this process its device, its result means nothing."""
     try:
         answer = ANSWER, pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
@@ -103,35 +96,9 @@ def _answer(work: Callable[[], Any]) -> tuple[bytes, bytes]:
     return answer if lost is None else (LOST, lost.encode())
 
 
-TOLD, ANSWER, RAISED, LOST = KINDS = b"t", b"a", b"x", b"l"
-_HEAD = struct.Struct("!cQ")
-# No result is longer, so a greater length is something else that was written on the stream.
-_LONGEST = 1 << 40
-
-
-class ForeignOutput(Exception):
-    """A stream holds something other than messages."""
-
-
-def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
-    stream.sendall(_HEAD.pack(kind, len(payload)))
-    stream.sendall(payload)
-
-
-def messages(held: bytearray) -> Iterator[tuple[bytes, bytes]]:
-    """Takes (kind, payload) of every message that is complete off what was read."""
-    while len(held) >= _HEAD.size:
-        kind, length = _HEAD.unpack_from(held)
-        if kind not in KINDS or length > _LONGEST:
-            raise ForeignOutput
-        end = _HEAD.size + length
-        if len(held) < end:
-            return
-        payload = bytes(held[_HEAD.size : end])
-        del held[:end]
-        yield kind, payload
-
-
+Message = tuple[str, bytes]
+"""Its kind, and what it holds, pickled; of LOST, the device's error."""
+TOLD, ANSWER, RAISED, LOST = "told", "answer", "raised", "lost"
 _listeners: list[Callable[[Any], object]] = []
 
 
@@ -178,12 +145,7 @@ def add_to_stack(file: str, line: int, function: str) -> None:
 
 
 # Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
-_CACHES = (
-    "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "CUDA_CACHE_PATH",
-    "GRADPROBE_CACHE_DIR",
-)
+_CACHES = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR"
 
 
 @contextlib.contextmanager

@@ -17,15 +17,13 @@ from typing import Any
 from . import resource_limits as limits
 from .child import ANSWER, RAISED, TOLD, heard_by, worker_of
 from .ended import Crash, TaskResult, raised_of
-from .process import Child, Message, next_child
+from .process import Child, next_child
 from .resource_limits import SHARE, SHARED_BY, gpus
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
-# Seconds between two questions whether anybody still wants what is made.
-_ASK = 0.1
-# The kind of event of a child that made no worker.
-_UNMADE = b"u"
+# Of the event of a child that made no worker.
+_UNMADE = "unmade"
 
 
 class AbandonedWork(Exception):
@@ -59,8 +57,8 @@ def run_each(
 
     Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends its
     own item, and another takes its place. When the iterator ends or is closed, all children are gone with what they
-    started. Each takes no more than its share of `limits.limit`. Where no child ever was ready, or two in a row were
-    not, all remaining items end as that child did.
+    started. Each takes no more than its share of `limits.limit`. Where a child cannot be made ready and no other is,
+    all remaining items end as that child did.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled.
@@ -127,33 +125,15 @@ class _Crew:
         self._setup = pickle.dumps((factory, pickle.dumps(setup), own))
         self._most, self._echo = most, echo
         self._left, self._seen = deque[int](), 0
-        self._events: queue.SimpleQueue[tuple[_Worker, bytes, Any]] = queue.SimpleQueue()
-        self._heard: tuple[_Worker, bytes, Any] | None = None
-        """The event that is being judged."""
-        self._ever_ready, self._failed_starts = False, 0
+        self._events: queue.SimpleQueue[tuple[_Worker, str, Any]] = queue.SimpleQueue()
 
     def ends(self) -> Iterator[TaskResult]:
-        try:
-            self._hand_out()
-            while any(worker.index is not None for worker in self.workers):
-                self._heard = self._next()
-                ended = self._judged(*self._heard)
-                self._heard = None
-                self._hand_out()  # before the caller looks at these, so that no child waits meanwhile
-                yield from ended
-                self._hand_out()  # of what the caller has added
-        except KeyboardInterrupt:
-            self._hear_the_rest()
-            raise
-
-    def _hear_the_rest(self) -> None:
-        """What children told before Ctrl-C, that in the hearing of which it came among it."""
-        heard = self._heard
-        while heard is not None:
-            worker, kind, payload = heard
-            if kind == TOLD and worker.index is not None:
-                self._told(worker.index, pickle.loads(payload))
-            heard = None if self._events.empty() else self._events.get_nowait()
+        self._hand_out()
+        while any(worker.index is not None for worker in self.workers):
+            ended = self._judged(*self._next())
+            self._hand_out()  # before the caller looks at these, so that no child waits meanwhile
+            yield from ended
+            self._hand_out()  # of what the caller has added
 
     def _hand_out(self) -> None:
         """Gives items to idle children, and to as many more as there can be."""
@@ -170,69 +150,67 @@ class _Crew:
                 device = min(self._devices, key=[each.device for each in self.workers].count)
                 self.workers.append(idle := _Worker(next_child(device), device))
             idle.index = self._left.popleft()
-            words = (idle, pickle.dumps(self._items[idle.index]))
-            idle.thread = threading.Thread(target=self._ask, args=words, daemon=True)
+            idle.thread = threading.Thread(
+                target=self._ask, args=(idle, idle.index), daemon=True
+            )
             idle.thread.start()
 
-    def _ask(self, worker: _Worker, payload: bytes) -> None:
+    def _ask(self, worker: _Worker, index: int) -> None:
         """In a thread of its own: has a child make its worker once, and do an item."""
         ask = functools.partial(
-            worker.child.asked,
-            most=self._most,
-            echo=self._echo,
+            worker.child.asked, most=self._most, echo=self._echo, unwanted=lambda: worker.is_unwanted,
             told=lambda payload: self._events.put((worker, TOLD, payload)),
-            unwanted=lambda: worker.is_unwanted,
+        )  # fmt: skip
+        kind, ended = (
+            ANSWER if worker.is_ready else _UNMADE,
+            TaskResult(self._items[index], index),
         )
-        kind = ANSWER if worker.is_ready else _UNMADE
         try:
-            found = None if worker.is_ready else ask(self._setup, START_LIMIT)
-            if found is None or (not isinstance(found, Crash) and found[0] == ANSWER):
+            found = (ANSWER, b"") if worker.is_ready else ask(self._setup, START_LIMIT)
+            if not isinstance(found, Crash) and found[0] == ANSWER:
                 worker.is_ready, kind = True, ANSWER
-                found = ask(payload, self._timeout)
+                found = ask(pickle.dumps(ended.item), self._timeout)
+            if isinstance(found, Crash):
+                ended = replace(ended, crash=found)
+            else:
+                name = "raised" if found[0] == RAISED else "result"
+                ended = replace(ended, **{name: pickle.loads(found[1])})
         except Exception as error:
-            found = RAISED, pickle.dumps(raised_of(error))
-        self._events.put((worker, kind, found))
+            ended = replace(ended, raised=raised_of(error))
+        self._events.put((worker, kind, ended))
 
-    def _next(self) -> tuple[_Worker, bytes, Any]:
+    def _next(self) -> tuple[_Worker, str, Any]:
         while True:
             if any(unwanted() for unwanted in _unwanted):
                 raise AbandonedWork
             with contextlib.suppress(queue.Empty):
-                return self._events.get(timeout=_ASK if _unwanted else None)
+                return self._events.get(timeout=0.1 if _unwanted else None)
 
-    def _judged(self, worker: _Worker, kind: bytes, found: Any) -> list[TaskResult]:
+    def _judged(self, worker: _Worker, kind: str, found: Any) -> list[TaskResult]:
         if worker not in self.workers or worker.index is None:
             return []
         if kind == TOLD:
             self._told(worker.index, pickle.loads(found))
             return []
-        index, worker.index = worker.index, None
-        ended = _ended(self._items[index], index, found)
-        if kind == _UNMADE or ended.crash:
+        worker.index = None
+        if kind == _UNMADE or found.crash:
             self.close(worker)
-        if kind == _UNMADE:
-            return self._without_start(index, ended)
-        self._ever_ready, self._failed_starts = True, 0
-        return [ended]
+        return self._without_start(found) if kind == _UNMADE else [found]
 
-    def _without_start(self, index: int, ended: TaskResult) -> list[TaskResult]:
-        """The items that end with a child that failed to start: none where others work, else its own one, or all."""
-        self._left.appendleft(index)
+    def _without_start(self, ended: TaskResult) -> list[TaskResult]:
+        """The items that end with a child that failed to start: none where others work, else all."""
+        self._left.appendleft(ended.index)
         if any(other.is_ready for other in self.workers):
             self._places -= 1
             return []
-        self._failed_starts += 1
-        lost = [self._left.popleft()]
-        if not self._ever_ready or self._failed_starts > 1:
-            for other in [*self.workers]:
-                lost += [] if other.index is None else [other.index]
-                self.close(other)
-            lost += self._left
-            self._left.clear()
-        crash = ended.crash and replace(
-            ended.crash, words=f"{ended.crash.words} while it started"
-        )
-        ended = replace(ended, crash=crash)
+        lost = [*self._left]
+        self._left.clear()
+        for other in [*self.workers]:
+            lost += [] if other.index is None else [other.index]
+            self.close(other)
+        if ended.crash:
+            crash = replace(ended.crash, words=f"{ended.crash.words} while it started")
+            ended = replace(ended, crash=crash)
         return [replace(ended, item=self._items[at], index=at) for at in sorted(lost)]
 
     def close(self, worker: _Worker) -> None:
@@ -242,15 +220,3 @@ class _Crew:
         if worker.thread is not None:
             worker.thread.join()
         worker.child.stop()
-
-
-def _ended(item: Any, index: int, found: Message | Crash) -> TaskResult:
-    if isinstance(found, Crash):
-        return TaskResult(item, index, crash=found)
-    try:
-        value = pickle.loads(found[1])
-    except Exception as error:
-        return TaskResult(item, index, raised=raised_of(error))
-    if found[0] == RAISED:
-        return TaskResult(item, index, raised=value)
-    return TaskResult(item, index, value)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import linecache
 import os
 import re
 import signal
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class WorkerException:
-    """An exception of the worker. The process that raised it lives on."""
+    """An exception of the worker, as a value that any process can read."""
 
     kind: str
     message: str
@@ -85,7 +85,6 @@ class TaskResult:
 
 
 def raised_of(error: BaseException) -> WorkerException:
-    """An exception as a value that any process can read."""
     failure, trace = as_failure(error), "".join(traceback.format_exception(error))
     of = (failure.way_out, failure.exit_code, trace, failure.details)
     return WorkerException(type(failure).__name__, str(failure), *of)
@@ -95,24 +94,20 @@ def words_of(code: int) -> str:
     """How a process ended, from its exit code as Popen gives it, where a negative one is a signal."""
     if code >= 0:
         return f"ended with exit code {code} before it answered (os._exit?)"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
+    if -code not in {*signal.Signals}:
         return f"killed by signal {-code}"
-    meaning = _MEANINGS.get(signal.Signals(-code)) or (signal.strsignal(-code) or "").lower()
-    return f"killed by {name} ({meaning})"
+    number = signal.Signals(-code)
+    meaning = _MEANINGS.get(number) or (signal.strsignal(number) or "").lower()
+    return f"killed by {number.name} ({meaning})"
 
 
 _HEAD = re.compile(r"^(?:(Current thread|Stack)|Thread\b).*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
-_ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
 # Libraries that run a user's kernel.
 _LIBRARIES = ("torch", "triton", "numpy")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The parts of this package that are targets like any other.
-_TARGETS = tuple(
-    os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("targets", "adapters"))
-)
+_TARGETS = os.path.join(_PACKAGE, "kernels"), os.path.join(_PACKAGE, "targets", "adapters")
 
 
 @dataclass(frozen=True)
@@ -132,30 +127,16 @@ class EndedLine:
 
 def last_line(written: str) -> EndedLine | None:
     """The user's innermost line in what a process wrote: in its last stack, and that of the thread that failed."""
-    stacks = list(_stacks(written))[::-1]
-    for _, frames in sorted(stacks, key=lambda stack: not stack[0]):
-        for file, line, function in frames:
-            if is_users(file):
-                return EndedLine(file, line, function, linecache.getline(file, line).strip())
-    return None
-
-
-def _stacks(written: str) -> Iterator[tuple[bool, list[tuple[str, int, str]]]]:
-    """For each stack, whether its thread failed, and its frames, the innermost first."""
-    frames: list[tuple[str, int, str]] | None = None
+    stacks = list[tuple[bool, list[EndedLine]]]()
     for line in written.splitlines():
         head, frame = _HEAD.match(line), _FRAME.match(line)
         if head:
-            frames = []
-            yield head[1] is not None, frames
-        elif frame and frames is not None:
-            frames.append((_file(frame[1]), int(frame[2]), frame[3]))
-
-
-def _file(written: str) -> str:
-    """The name of a file, which faulthandler writes in ASCII with escapes."""
-    name = _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), written)
-    return name if os.path.exists(name) else written
+            stacks.insert(0, (head[1] is None, []))
+        elif frame and stacks and is_users(frame[1]):
+            code = linecache.getline(frame[1], int(frame[2])).strip()
+            stacks[0][1].append(EndedLine(frame[1], int(frame[2]), frame[3], code))
+    lines = (lines for _, lines in sorted(stacks, key=lambda stack: stack[0]))
+    return next(itertools.chain(*lines), None)
 
 
 @functools.cache  # a check asks of every module that there is
@@ -165,7 +146,7 @@ def is_users(file: str) -> bool:
         return False
     if _lies_in(file, _PACKAGE):
         return _lies_in(file, *_TARGETS)
-    paths = _paths()
+    paths = sysconfig.get_paths()
     is_installed = _lies_in(file, paths["purelib"], paths["platlib"]) or "-packages" in file
     return is_installed or not _lies_in(file, paths["stdlib"], paths["platstdlib"])
 
@@ -173,9 +154,6 @@ def is_users(file: str) -> bool:
 def is_edited(file: str) -> bool:
     """Whether somebody who writes a kernel may edit a file: it is neither Python's, nor installed, nor this tool's."""
     return is_users(file) and "-packages" not in file and not _lies_in(file, _PACKAGE)
-
-
-_paths = functools.cache(sysconfig.get_paths)
 
 
 @functools.cache

@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..model.failures import UsageFailure
 from .each import run_each
 from .process import MARK, search_path
 
+# The folder that goes onto PYTHONPATH for what runs inside programs that gradprobe starts.
 STARTUP = Path(__file__).resolve().parent / "startup"
-"""The folder that goes onto PYTHONPATH for what runs inside programs that gradprobe starts."""
 _TAIL = 1 << 20
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START_PROGRAM = (
@@ -43,11 +44,9 @@ class Program:
 @dataclass(frozen=True)
 class EndedProgram:
     number: int
-    code: int | None
-    """Its exit code as Popen gives it; None where it was late and was stopped."""
+    code: int | None  # as Popen gives it; None where it was late and was stopped
     seconds: float
-    output: str
-    """The end of what it wrote to stdout and stderr; "" where it was stopped."""
+    output: str  # the end of what it wrote to stdout and stderr; "" where it was stopped
 
 
 def run_programs(
@@ -69,17 +68,18 @@ class ProgramWorker:
 
     def __call__(self, program: Program) -> tuple[int, float, str]:
         start = time.monotonic()
+        # Marked, so that it is ended with this process.
+        environment = {**program.environment, MARK: os.environ[MARK]}
         # A file, since what it leaves in the background may hold a pipe open.
         with tempfile.TemporaryFile() as output:
+            how: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": output,
+                "stderr": output,
+            }
             try:
                 process = subprocess.Popen(
-                    program.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    # Marked, so that it is ended with this process.
-                    env={**program.environment, MARK: os.environ[MARK]},
-                    start_new_session=True,
+                    program.command, env=environment, start_new_session=True, **how
                 )
             except OSError as error:
                 words = f"{shlex.join(program.command)}: cannot be started, {error.strerror}"

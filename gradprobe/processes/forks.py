@@ -8,13 +8,15 @@ import math
 import os
 import pickle
 import resource
-import selectors
+import select
 import signal
 import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, Generic, NoReturn, TypeVar
 
 from .child import dies_with_parent, heard_by
@@ -36,12 +38,11 @@ class ParallelWork(Generic[Done]):
 
     def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
         """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
-        self._answer = b""
+        self.is_over = False
         self.done: Done | None = None
         """What it returned; None before, and where it came to no end."""
-        self.is_over = False
         self.late = time.monotonic() + (math.inf if computes is None else _PATIENCE * computes)
-        self.descriptor, writing = os.pipe()
+        self._reading, writing = Pipe(duplex=False)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -49,40 +50,39 @@ class ParallelWork(Generic[Done]):
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process = os.fork()
         if self.process == 0:
-            os.close(self.descriptor)
+            self._reading.close()
             if computes is not None:
                 resource.setrlimit(resource.RLIMIT_CPU, (computes, computes))
             _run(work, writing)
-        os.close(writing)
+        writing.close()
+
+    def fileno(self) -> int:
+        return self._reading.fileno()
 
     def answer(self, seconds: float) -> Done | None:
         """What it returned; None where the fork came to no end, or to none in so many seconds more."""
-        until = time.monotonic() + seconds
+        self.late = time.monotonic() + seconds
         while not self.is_over:
-            if not _hear([self], until):
-                self.end()
+            _hear([self], math.inf)
         return self.done
 
     def hear(self) -> None:
-        """Reads what has come of its answer; behind the last piece it is over."""
-        piece = os.read(self.descriptor, 1 << 16)
-        self._answer += piece
-        if not piece:
-            self.end()
+        """Takes its answer."""
+        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+            self.done = self._reading.recv()
+        self.end()
 
     def end(self) -> None:
-        """Kills the fork, whose answer is what has come by now."""
+        """Kills the fork."""
         if self.is_over:
             return
         self.is_over = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
-        os.close(self.descriptor)
+        self._reading.close()
         # Where a target ignores SIGCHLD or waits for all children, it is gone.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            self.done = pickle.loads(self._answer)
 
     def __enter__(self) -> ParallelWork[Done]:
         return self
@@ -91,19 +91,17 @@ class ParallelWork(Generic[Done]):
         self.end()
 
 
-def _hear(forks: Sequence[ParallelWork[Any]], until: float) -> bool:
-    """Waits for a piece of an answer, and reads what has come; False where nothing has until then."""
-    left = until - time.monotonic()
-    with selectors.DefaultSelector() as selector:
-        for fork in forks:
-            selector.register(fork.descriptor, selectors.EVENT_READ, fork)
-        ready = selector.select(None if left == math.inf else max(0.0, left))
-    for key, _ in ready:
-        key.data.hear()
-    return bool(ready)
+def _hear(forks: Sequence[ParallelWork[Any]], until: float) -> None:
+    """Waits for a piece of an answer, until a time at most, reads what has come, and ends what is late."""
+    left = min(until, *(fork.late for fork in forks)) - time.monotonic()
+    for fork in select.select(forks, [], [], None if left == math.inf else max(0.0, left))[0]:
+        fork.hear()
+    for fork in forks:
+        if time.monotonic() > fork.late:
+            fork.end()
 
 
-def _run(work: Callable[[], Any], writing: int) -> NoReturn:
+def _run(work: Callable[[], Any], writing: Connection[Any, Any]) -> NoReturn:
     """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
         faulthandler.disable()
@@ -117,9 +115,7 @@ def _run(work: Callable[[], Any], writing: int) -> NoReturn:
         if torch is not None:
             torch.set_num_threads(1)  # a fork has none of the threads that OpenMP waits for
         with heard_by(lambda value: None):
-            answer = pickle.dumps(work())
-        while answer:
-            answer = answer[os.write(writing, answer) :]
+            writing.send(work())
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process goes on")
 
@@ -128,7 +124,6 @@ class Forks:
     """Work that waits, and the forks that do it, a few at once; both in order."""
 
     def __init__(self, at_once: int, *, computes: int | None = None) -> None:
-        """`computes`: of each fork, which is waited for `_PATIENCE` times as long."""
         self._at_once, self._computes = at_once, computes
         self._waiting = deque[tuple[Any, Callable[[], Any]]]()
         self._begun = deque[tuple[Any, ParallelWork[Any]]]()
@@ -143,19 +138,13 @@ class Forks:
 
         Ends when nothing is left, or at a time by `time.monotonic`.
         """
-        while self._begun:
+        while self._begun and (self._begun[0][1].is_over or time.monotonic() < until):
             key, first = self._begun[0]
             if first.is_over:
                 self._begun.popleft()
                 yield key, first.done
-            elif time.monotonic() >= until:
-                return
             else:
-                running = self._start()
-                _hear(running, min(until, *(fork.late for fork in running)))
-                for fork in running:
-                    if time.monotonic() > fork.late:
-                        fork.end()
+                _hear(self._start(), until)
             self._start()
 
     def _start(self) -> list[ParallelWork[Any]]:

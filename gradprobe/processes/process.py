@@ -6,19 +6,20 @@ import codecs
 import contextlib
 import os
 import secrets
-import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from ..model.failures import Failure
-from .child import ANSWER, LOST, TOLD, WHERE, ForeignOutput, messages, send
+from .child import LOST, TOLD, WHERE, Message
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, words_of
 from .resource_limits import VISIBLE, held_by, in_words
 
@@ -30,8 +31,6 @@ _START = (
 # Seconds between two looks; for a child to end that has closed its stream, and to write its stack.
 _LOOK, _CLOSING, _SAYING = 0.05, 1.0, 1.0
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
-Message = tuple[bytes, bytes]
-"""Its kind and payload."""
 
 
 class Child:
@@ -44,15 +43,13 @@ class Child:
             device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" for those of this process.
         """
         self.surroundings = _surroundings()
-        self._mark, self._held, self._broken = secrets.token_hex(8), bytearray(), ""
-        self._tail, self._stack_start = b"", 0
+        self._mark, self._tail, self._stack_start = secrets.token_hex(8), b"", 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._stream, theirs = socket.socketpair()
+        self._stream, theirs = Pipe()
         self._errors, writing = os.pipe()
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `stop`
-        self._selector = selectors.DefaultSelector()
-        for stream in (self._stream, self._errors):
-            self._selector.register(stream, selectors.EVENT_READ)
+        self._open: list[Connection[Any, Message] | int] = [self._stream, self._errors]
+        """What is not at its end."""
         try:
             self._process = self._started(early, device, theirs.fileno(), writing)
         except OSError as error:
@@ -70,65 +67,50 @@ class Child:
         in_main = threading.current_thread() is threading.main_thread()
         words = (str(answers), str(stacks), str(in_main), ",".join(early), *search_path())
         return subprocess.Popen(
-            [sys.executable, "-u", "-c", _START, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            pass_fds=(answers, stacks),
-            start_new_session=True,
+            [sys.executable, "-u", "-c", _START, *words], stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+            pass_fds=(answers, stacks), start_new_session=True,
             env=os.environ | {MARK: self._mark} | ({VISIBLE: device} if device else {}),
-        )
+        )  # fmt: skip
 
     def asked(
-        self,
-        payload: bytes,
-        limit: float,
-        most: int,
-        *,
-        told: Callable[[bytes], object],
-        echo: Callable[[str], object] | None,
-        unwanted: Callable[[], bool],
-    ) -> Message | Crash:
+        self, payload: bytes, limit: float, most: int, *, told: Callable[[bytes], object],
+        echo: Callable[[str], object] | None, unwanted: Callable[[], bool],
+    ) -> Message | Crash:  # fmt: skip
         """Its answer; a Crash where it died, was late or took too much memory, and is stopped now.
 
         Args:
-            limit: seconds that it may take.
-            most: bytes of memory that it may take.
+            limit, most: seconds, and bytes of memory, that it may take.
             told: gets what it tells before.
             echo: gets what it writes on stdout and stderr.
             unwanted: whether nobody wants the answer any more.
         """
         self._echo, self._begun = echo, (now := time.monotonic())
         self._tail, self._stack_start = b"", self._written
-        late, closed = now + limit, 0.0
+        late, whole = now + limit, now
         # One that is dead is noticed below, and one that reads nothing is late.
         with contextlib.suppress(OSError):
-            send(self._stream, ANSWER, payload)
+            self._stream.send(payload)
         while True:
             lives = self.lives()
-            for kind, found in self._heard(min(_LOOK, max(0.0, late - now))):
-                if kind == TOLD:
-                    told(found)
-                    continue
-                if kind == LOST:
-                    return self._crash(DEVICE, found.decode())
+            message = self._heard(min(_LOOK, max(0.0, late - now)))
+            if message is not None and message[0] == TOLD:
+                told(message[1])
+            elif message is not None:
                 self._drain()
-                return kind, found
+                kind, found = message
+                return self._crash(DEVICE, found.decode()) if kind == LOST else message
             now = time.monotonic()
-            is_closed = bool(self._broken) or self._stream not in self._selector.get_map()
-            if not closed and (is_closed or not lives):
-                closed = now
-            if lives and unwanted():
-                self._say_where()
-            if unwanted() or (not lives and not self._selector.select(0)):
-                return self._crash(CRASH, self._broken)
-            if closed and now - closed > _CLOSING:
-                words = self._broken or "closed the stream that it answers on"
-                return self._crash(CRASH, words if lives else self._broken)
+            if unwanted():
+                if lives:
+                    self._say_where()
+                return self._crash(CRASH, "")
+            if lives and self._stream in self._open:
+                whole = now
+            if (not lives and not wait(self._open, 0)) or now - whole > _CLOSING:
+                return self._crash(CRASH, "closed the stream that it answers on" * lives)
             if held_by(self._process.pid) > most:
-                size = in_words(most)
-                words = f"stopped when it took more than {size} of memory (--max-memory)"
-                return self._crash(MEMORY, words)
+                words = f"stopped when it took more than {in_words(most)} of memory"
+                return self._crash(MEMORY, f"{words} (--max-memory)")
             if now >= late:
                 self._say_where()
                 return self._crash(TIMEOUT, f"no answer within {limit:g} s: stopped")
@@ -136,7 +118,7 @@ class Child:
     def _drain(self) -> None:
         """Reads what it wrote before."""
         over = time.monotonic() + _CLOSING
-        while time.monotonic() < over and self._selector.select(0):
+        while time.monotonic() < over and wait(self._open, 0):
             self._heard(0.0)
 
     def _crash(self, kind: str, words: str) -> Crash:
@@ -179,7 +161,6 @@ class Child:
         return code
 
     def _close(self) -> None:
-        self._selector.close()
         self._stream.close()
         os.close(self._errors)
         self._stacks.close()
@@ -189,52 +170,41 @@ class Child:
         is_over = self._process.returncode is not None
         return not is_over and os.waitid(os.P_PID, self._process.pid, how) is None
 
-    def _heard(self, wait: float) -> list[Message]:
-        """Reads what has come, and of a stream that is closed no more."""
-        found = list[Message]()
-        for key, _ in self._selector.select(wait):
-            try:
-                piece = os.read(key.fd, 1 << 20)
-            except OSError:  # the other end may reset the stream
-                piece = b""
-            if not piece:
-                self._selector.unregister(key.fileobj)
-            elif key.fd == self._errors:
+    def _heard(self, seconds: float) -> Message | None:
+        """Reads all that it has written, and one message."""
+        message = None
+        for ready in wait(self._open, seconds):
+            if ready is self._stream:
+                try:
+                    message = self._stream.recv()
+                except (EOFError, OSError):  # the other end may reset the stream
+                    self._open.remove(self._stream)
+            elif piece := os.read(self._errors, 1 << 20):
                 self._tail = (self._tail + piece)[-_TAIL_BYTES:]
                 if self._echo is not None:
                     with contextlib.suppress(OSError):  # its reader left (`2>&1 | head -1`)
                         self._echo(self._decode(piece))
-            elif not self._broken:
-                self._held += piece
-                try:
-                    found += messages(self._held)
-                except ForeignOutput:
-                    self._broken = "wrote something else on the stream that it answers on"
-        return found
+            else:
+                self._open.remove(self._errors)
+        return message
 
 
 MARK = "GRADPROBE_CHILD"
 """In the environment of a child, and of whatever it starts: the child's own word."""
-# A process may start another one while it is ended.
-_PASSES = 3
 
 
 def _end_leftovers(mark: str) -> None:
     """Kills what a child of this word has left in other groups than its own."""
-    for _ in range(_PASSES):
-        found = list(_marked(f"{MARK}={mark}".encode()))
-        for process in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+    word = f"{MARK}={mark}".encode()
+    for _ in range(3):  # a process may start another one while it is ended
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # another user's, or gone
+                if word in (folder / "environ").read_bytes().split(b"\0"):
+                    found = True
+                    os.kill(int(folder.name), signal.SIGKILL)
         if not found:
             return
-
-
-def _marked(word: bytes) -> Iterator[int]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another user's, or gone
-            if word in (folder / "environ").read_bytes().split(b"\0"):
-                yield int(folder.name)
 
 
 def search_path() -> list[str]:

@@ -61,11 +61,7 @@ def setting_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded(word: str | None) -> Iterator[None]:
-    """While open, nothing that runs takes more memory than a word such as 3G says, or else the environment.
-
-    Raises:
-        UsageFailure: from `parsed`, before anything runs.
-    """
+    """While open, nothing that runs takes more memory than a word such as 3G says; UsageFailure from `parsed`."""
     if word is not None:
         parsed(word)
     with setting_environment({} if word is None else {VARIABLE: word}):
@@ -75,8 +71,7 @@ def bounded(word: str | None) -> Iterator[None]:
 
 def limit() -> int:
     """The bytes of memory that this process may take, or its children together where they run the target."""
-    share = os.environ.get(SHARE, "")
-    return int(share) if share else requested() or _half_of_what_is_free()
+    return int(os.environ.get(SHARE) or 0) or requested() or _half_of_what_is_free()
 
 
 @lru_cache(maxsize=1)  # as it was at the first call: this command itself has taken memory since
@@ -101,27 +96,24 @@ class QuietTime:
     """For how long some processes have done next to nothing."""
 
     def __init__(self, processes: Sequence[int]) -> None:
-        self._processes, self._since = processes, time.monotonic()
-        self._used = self._ticks()
+        self._processes, self._since, self._used = processes, time.monotonic(), -1
 
     def seconds(self) -> float:
-        now, before, used = time.monotonic(), self._used, self._ticks()
+        now, used = time.monotonic(), sum(map(_ticks_of, self._processes))
         # Threads that wait look around now and then.
         idle = 0.05 * (now - self._since) * _TICKS + 2
-        if used is None or before is None or abs(used - before) > idle:
+        if self._used < 0 or not used or abs(used - self._used) > idle:
             self._used, self._since = used, now
         return now - self._since
 
-    def _ticks(self) -> int | None:
-        """The processor time of those that live; None where nobody counts it, or where others work for them."""
-        total = 0
-        for process in self._processes:
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                if Path(f"/proc/{process}/task/{process}/children").read_text().strip():
-                    return None  # a compiler may work for it
-                total += int(fields[11]) + int(fields[12])
-        return total or None
+
+def _ticks_of(process: int) -> int:
+    """Its processor time, with that of what it started, such as compilers; 0 of one that has ended."""
+    with contextlib.suppress(OSError):
+        own = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12]) + sum(_ticks_of(int(child)) for child in own)
+    return 0
 
 
 def cores() -> int:
@@ -133,21 +125,21 @@ def cores() -> int:
 
 def free(root: Path = Path("/")) -> int:
     """The bytes that are free on this machine and in every control group (version 2) of this process."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    machine = int(found[1]) << 10 if found else os.sysconf("SC_PHYS_PAGES") * _PAGE
-    return max(0, min([machine, *_of_groups(root)]))
+    machine = _number(root / "proc/meminfo", r"^MemAvailable:\s+(\d+) kB") << 10
+    found = [machine or os.sysconf("SC_PHYS_PAGES") * _PAGE]
+    # In a container, its own group is the root that can be seen.
+    own = re.search(r"^0::/(.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
+    place = root / "sys/fs/cgroup" / (own[1] if own else "")
+    for group in (place, *place.parents):
+        if most := _number(group / "memory.max", r"^(\d+)$"):  # "max" is no limit
+            cached = _number(group / "memory.stat", r"^inactive_file (\d+)$")
+            found.append(most - _number(group / "memory.current", r"^(\d+)$") + cached)
+    return max(0, min(found))
 
 
-def _of_groups(root: Path) -> Iterator[int]:
-    """What is left to each group of this process. In a container, its own group is the root that can be seen."""
-    match = re.search(r"^0::/(.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
-    own = root / "sys/fs/cgroup" / (match[1] if match else "")
-    for group in (own, *own.parents):
-        with contextlib.suppress(ValueError):  # "max" is no limit
-            most, used = (int(_text(group / f"memory.{of}")) for of in ("max", "current"))
-            stat = _text(group / "memory.stat")
-            cached = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
-            yield most - used + (int(cached[1]) if cached else 0)
+def _number(file: Path, pattern: str) -> int:
+    match = re.search(pattern, _text(file), re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _text(file: Path) -> str:
@@ -158,10 +150,7 @@ def _text(file: Path) -> str:
 
 
 def words_of_loss() -> str | None:
-    """The device's error in one line, where this process has lost it; None where it works or was never used.
-
-    The device itself is asked: a library may replace CUDA's message, and a failed launch may leave it as it was.
-    """
+    """The device's own error in one line, where this process has lost it; libraries reword it."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -177,17 +166,15 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
     """The name of each GPU that this process may use."""
-    visible = os.environ.get(VISIBLE)
-    if visible is not None:
-        names = [part.strip() for part in visible.split(",")]
+    if (visible := os.environ.get(VISIBLE)) is not None:
+        names = (part.strip() for part in visible.split(","))
         return tuple(name for name in names if name not in ("", "-1"))
-    count = len(list(root.iterdir())) if root.is_dir() else 0
-    return tuple(map(str, range(count)))
+    return tuple(map(str, range(len(list(root.glob("*"))))))
 
 
 def one_for_numpy() -> None:
     """Has numpy compute in one thread, unless the environment says otherwise; called before it is imported.
 
-    Products of Triton's interpreter are small, and between two of them OpenBLAS's threads spin on the other cores.
+    Products of Triton's interpreter are small, and OpenBLAS's threads spin between them.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -30,27 +30,25 @@ from ..model.memory_finding import MemoryFinding
 from ..model.number import listed, plural
 from ..probing.experiment import Experiment
 from ..probing.observe import Execution, observe
-from ..processes.child import RAISED
+from ..processes.child import RAISED, Message
 from ..processes.ended import Crash
-from ..processes.process import Child, Message
+from ..processes.process import Child
 from ..processes.resource_limits import QuietTime, limit
 from ..runtime.backend import make_interpreter_right, prepare_backend
 from ..runtime.run import Outcome, Trace, expected_shapes
 from ..targets.find import Target, find_target
 from .shards import Shards, division, ranks_in_words
 
-# Seconds: for all ranks to join, since an import may wait for a disk; without a sign of work, before and after one has
-# answered; between two looks; and without a word from any rank on a GPU, where waiting for another keeps the processor
-# as busy as work.
-_JOIN, _QUIET, _QUIET_AFTER, _LOOK, _LONGEST_ON_GPU = 180.0, 10.0, 2.0, 0.1, 300.0
+# Seconds: for all ranks to join, since an import may wait for a disk; without a sign of work; between two looks; and
+# without a word from any rank on a GPU, where waiting for another keeps the processor as busy as work.
+_JOIN, _QUIET, _LOOK, _LONGEST_ON_GPU = 180.0, 10.0, 0.1, 300.0
 # What torch allows a collective: a check is more patient with work, and less with waiting.
 _OF_LIBRARY = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class RankSetup:
-    word: str
-    """The target's."""
+    word: str  # the target's
     family: str
     device: str
     arch: str | None
@@ -89,11 +87,7 @@ class RankWorker:
             backend, init_method=store, rank=rank, world_size=ranks, timeout=_OF_LIBRARY
         )
         target = find_target(of.word, of.family)
-        world: dict[str, Any] = {"rank": rank, "world_size": ranks, "group": dist.group.WORLD}
-        if "mesh" in target.takes:
-            from torch.distributed.device_mesh import init_device_mesh
-
-            world["mesh"] = init_device_mesh("cuda" if on_gpu else "cpu", (ranks,))
+        world = {"rank": rank, "world_size": ranks, "group": dist.group.WORLD}
         self._target = replace(target, world=world)
 
     def __call__(self, task: Task) -> Execution:
@@ -177,45 +171,35 @@ class World:
         """The ranks that wait for ever, once the others have ended."""
         quiet = QuietTime([child.number for child in self._children])
         longest = max(_LONGEST_ON_GPU if self._on_gpu else math.inf, patience)
-        last, left = time.monotonic(), len(asked)
-        while left:
-            wait(asked, _LOOK, ALL_COMPLETED)
-            waiting = [rank for rank, each in enumerate(asked) if not each.done()]
-            if len(waiting) < left:
-                left, last = len(waiting), time.monotonic()
-                continue
-            allowed = max(_QUIET if left == len(asked) else _QUIET_AFTER, patience)
+        begun = time.monotonic()
+        while wait(asked, _LOOK, ALL_COMPLETED).not_done:
             # Waiting for one that died may keep the processor busy.
             if any(each.done() and isinstance(each.result(), Crash) for each in asked):
-                longest = _QUIET
-            if quiet.seconds() > allowed or time.monotonic() - last > longest:
-                return waiting
+                longest = min(longest, time.monotonic() - begun + _QUIET)
+            is_late = time.monotonic() - begun > longest
+            if is_late or quiet.seconds() > max(_QUIET, patience):
+                return [rank for rank, each in enumerate(asked) if not each.done()]
         return []
 
     def _failure(self, found: Sequence[Message | Crash], waiting: Sequence[int]) -> RanksFailure:
         """Where each rank is, or how it ended."""
         subject, dead, raised = f"target {self._setup.word!r} ", list[str](), list[str]()
-        at, done = defaultdict[str, list[int]](list), list[int]()
+        at = defaultdict[str, list[int]](list)
         for rank, each in enumerate(found):
-            if isinstance(each, Crash):
-                place = f"at {each.last.sentence}" if each.last else ""
-                if rank in waiting:
-                    at[place or "outside the target"].append(rank)
-                else:
-                    last = f", last {place}" if place else ""
-                    dead.append(f"rank {rank} died: {each.words}{last}")
+            if isinstance(each, Crash) and rank not in waiting:
+                dead.append(f"rank {rank} died: {each.words}{each.where}")
+            elif isinstance(each, Crash):
+                at[f"at {each.last.sentence}" if each.last else "outside the target"].append(
+                    rank
+                )
             elif each[0] == RAISED:
                 message = pickle.loads(each[1]).message.replace(subject, "", 1)
                 raised.append(f"rank {rank} {message}")
-            else:
-                done.append(rank)
-        told = dead or raised
-        if not dead:  # which makes others raise, or wait
-            for place, own in at.items():
-                told.append(f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}")
-            if done:
-                verb = "has" if len(done) == 1 else "have"
-                told.append(f"{ranks_in_words(done)} {verb} ended")
+        # A rank that died makes others raise, or wait.
+        told = dead or raised + [
+            f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
+            for place, own in at.items()
+        ]
         self.failed = "; ".join(told)
         return RanksFailure(f"{subject.strip()}: {self.failed}")
 
@@ -275,19 +259,18 @@ def run_on_ranks(
 def _whole(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
     case = shards.case
     refusals = [f"rank {at}: {one.refused}" for at, one in enumerate(outcomes) if one.refused]
-    traces = [one.trace for one in outcomes if one.trace]
-    backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
-    note = f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}"
-    return Outcome(
-        trace=None if refusals else _whole_trace(shards, traces),
-        refused=refusals[0] if refusals else None,
-        kernels=_each(one.kernels for one in outcomes),
-        backends=frozenset(_each(one.backends for one in outcomes)),
-        taken=frozenset(_each(one.taken for one in outcomes)),
-        notes=(note, *_each(one.notes for one in outcomes)),
-        warned=_each(one.warned for one in outcomes),
-        dots=_each(one.dots for one in outcomes),
+    backend = "NCCL" if case.device == "cuda" else "gloo"
+    of_all = f"{case.ranks} ranks ({backend}), each with its part of the whole"
+    several: dict[str, Any] = {
+        name: _each(getattr(one, name) for one in outcomes)
+        for name in ("kernels", "backends", "taken", "notes", "warned", "dots")
+    }
+    several["notes"] = (f"{of_all}: {case.shards} shards", *several["notes"])
+    several |= {name: frozenset(several[name]) for name in ("backends", "taken")}
+    trace = (
+        None if refusals else _whole_trace(shards, [one.trace for one in outcomes if one.trace])
     )
+    return Outcome(trace, refusals[0] if refusals else None, **several)
 
 
 def _each(several: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
@@ -300,11 +283,10 @@ def _whole_trace(shards: Shards, traces: Sequence[Trace]) -> Trace:
         returned = listed(whole)
         words = f"ranks return {returned}, of which none holds all keys"
         raise TargetFailure(words, f"leave out {returned}")
-    for number, trace in enumerate(traces):
-        if trace.values.keys() != first.keys():
-            came = f"rank 0 {', '.join(first)}, rank {number} {', '.join(trace.values)}"
-            words = f"ranks do not return the same intermediates: {came}"
-            raise TargetFailure(words, "return the same from each")
+    if len({frozenset(trace.values) for trace in traces}) > 1:
+        each = (f"rank {at} {', '.join(trace.values)}" for at, trace in enumerate(traces))
+        words = f"ranks do not return the same intermediates: {'; '.join(each)}"
+        raise TargetFailure(words, "return the same from each")
     values = dict[str, Tensor]()
     for name in filter(first.__contains__, expected_shapes(case)):
         parts = [trace.values[name] for trace in traces]

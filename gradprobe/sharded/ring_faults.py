@@ -23,31 +23,26 @@ from ..diagnosis.why import Reasons
 from ..faults.hypothesis import WrongRun
 from ..model.failures import own_faults
 from ..model.mechanisms import door
-from ..model.number import LAMBDA, listed
+from ..model.number import LAMBDA, listed, plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun, Steps
 from ..probing.experiment import Experiment
 from ..reference import Tile
-from .shards import TAKEN_FOR, Shards, division, ranks_in_words
+from .shards import Shards, division, ranks_in_words
 
-# Scores of one head beyond which the blocks of a problem are not tried on a CPU, and on a GPU.
-_MOST, _MOST_ON_GPU = 1 << 22, 1 << 26
+# Scores of one head beyond which the blocks of a problem are not tried.
+_MOST = 1 << 22
 # Batches and key heads that are looked at: those with the most wrong elements.
 _FEW = 8
-# Explanations that differ by less are as good: a few elements lie by chance where both allow.
-_AS_GOOD = 0.01
-POSITIONS = "positions"  # the kind of fault that is all ranks' own
 KEYS = ("dK", "dV")  # sums over ranks, of which a rank's part may lack
-_OF_SUMS = {
-    "missing-step": "of {names} in the {shards} the part of {ranks} is missing",
-    "twice": "of {names} in the {shards} the part of {ranks} is counted twice",
-}
 _LEFT_OUT = "the keys of {whose} are left out by {ranks}"
 _TWICE = "the keys of {whose} are counted twice by {ranks}"
+_OF_SUMS = {
+    _LEFT_OUT: "of {names} in the {shards} the part of {ranks} is missing",
+    _TWICE: "of {names} in the {shards} the part of {ranks} is counted twice",
+}
 _UNMASKED = "the keys of {whose} are all seen by {ranks}, as if no mask were there"
-_BY_PLACE = "the keys of {whose} are masked by {ranks} by their places in the shard"
-_STALE = "the {what} of step {step} are used by {{ranks}} in place of those of {{whose}}"
-_UNSCALED = "what came before is added to O by {ranks} without being scaled to the new LSE"
+_STALE = "the keys of step {step} are used by {{ranks}} in place of those of {{whose}}"
 # By result, what is added to it: to LSE [X, G, m], O and dQ [X, G, m, ...] of rows, dK and dV [X, n, ...] of keys.
 Block = Mapping[str, Tensor]
 Results = dict[tuple[str, int], Tensor]  # by result and rank, its shard
@@ -66,13 +61,11 @@ class RankChange:
 
 @dataclass(frozen=True)
 class ShardExplanation:
-    """What explains one result of one shard, and how many elements of it are wrong."""
-
     change: RankChange
     name: str
     shard: int
     explained: float
-    wrong: int
+    wrong: int  # how many elements of this result of this shard
 
 
 class Blocks:
@@ -100,8 +93,12 @@ class Blocks:
         self._delta = (self._do * o).sum(-1)
         sides = (seen.actual, seen.expected, seen.right, seen.allowed)
         self._sides = {name: [self._of(name, side[name]) for side in sides] for name in names}
-        self.right = self._seen_by(self._valid)
-        self.results = self._results(self.right)
+        self.right: list[list[Block]] = [[] for _ in range(self.ranks)]
+        """By rank and step, the right block."""
+        for rank, step in product(range(self.ranks), repeat=2):
+            owner = self.owner(rank, step)
+            self.right[rank].append(self._block(rank, self._part(rank, owner), owner))
+        self.results = self._results()
 
     def _of(self, name: str, whole: Tensor) -> Tensor:
         """The heads that are looked at: [X, n, ...] of gradients of keys, of all else [X, G, m, ...]."""
@@ -132,35 +129,28 @@ class Blocks:
         same = ((actual - predicted).abs() <= allowed + added) | (actual == predicted)
         return int((same & ~right).sum()) - int((right & ~same).sum()), int((~right).sum())
 
-    def _block(self, rank: int, valid: Tensor, keys: int, values: int) -> Block:
-        """What the rows of a rank give with the keys of one and the values of another, where they see: [X, 1, m, n]."""
+    def _block(self, rank: int, valid: Tensor, owner: int) -> Block:
+        """What the rows of a rank give with the keys of another, where they see: [X, 1, m, n]."""
         rows = self._index("m", rank)
         whole = (self._q, self._do, self._lse, self._own_lse, self._delta)
         q, do, lse, own, delta = (each[:, :, rows] for each in whole)
-        k, v = self._k[:, :, self._index("n", keys)], self._v[:, :, self._index("n", values)]
+        index = self._index("n", owner)
+        k, v = self._k[:, :, index], self._v[:, :, index]
         scores = (self._scale * q @ k.mT).masked_fill(~valid, -torch.inf)
         of_forward, p = ((scores - _finite(each)[..., None]).exp() for each in (lse, own))
         ds = self._scale * p * (do @ v.mT - delta[..., None])
         found = {"LSE": of_forward.sum(-1), "O": of_forward @ v, "dQ": ds @ k}
         return found | {"dK": (ds.mT @ q).sum(1), "dV": (p.mT @ do).sum(1)}
 
-    def _part(self, valid: Tensor, rank: int, owner: int) -> Tensor:
-        return valid[..., self._index("m", rank)[:, None], self._index("n", owner)]
+    def _part(self, rank: int, owner: int) -> Tensor:
+        return self._valid[..., self._index("m", rank)[:, None], self._index("n", owner)]
 
-    def _seen_by(self, valid: Tensor) -> list[list[Block]]:
-        """By rank and step, the block where rows see keys so: [X or 1, 1, M, N] of the whole."""
-        found: list[list[Block]] = [[] for _ in range(self.ranks)]
-        for rank, step in product(range(self.ranks), repeat=2):
-            owner = self.owner(rank, step)
-            found[rank].append(self._block(rank, self._part(valid, rank, owner), owner, owner))
-        return found
-
-    def _results(self, blocks: Sequence[Sequence[Block]]) -> Results:
+    def _results(self) -> Results:
         found: Results = {}
-        for rank, own in enumerate(blocks):
+        for rank, own in enumerate(self.right):
             found |= self._of_rows(rank, own)
             # Of gradients of keys, what each rank adds to this one's.
-            to_this = [own[(other - rank) % self.ranks] for other, own in enumerate(blocks)]
+            to_this = [own[(other - rank) % self.ranks] for other, own in enumerate(self.right)]
             found |= {(name, rank): _sum(to_this, name) for name in KEYS}
         return {key: value for key, value in found.items() if key[0] in self._names}
 
@@ -170,87 +160,36 @@ class Blocks:
         o = o / total.masked_fill(total == 0, 1.0)[..., None]
         return {("LSE", rank): lse, ("O", rank): o, ("dQ", rank): dq}
 
-    def of_positions(self) -> Iterator[ShardExplanation]:
-        """Whether the target masks as if its shards were other parts of the sequence."""
-        case, ranks = self.seen.case, self.ranks
-        held, length = [list(own) for own in self.shards.held["m"]], case.seqlen_q
-        is_even = length % (2 * ranks) == 0 and len(held[0]) * ranks == length
-        for taken, way in TAKEN_FOR.items():
-            if not case.causal or length != case.seqlen_k or not is_even:
-                return
-            if (positions := way(length, ranks)) == held:
-                continue
-            place = torch.empty(length, dtype=torch.long)
-            place[list(chain(*held))] = torch.tensor(list(chain(*positions)))
-            valid = (place[None] <= place[:, None]).to(self._lse.device)[None, None]
-            given = self._results(self._seen_by(valid))
-            scores = {key: self.score(key, value) for key, value in given.items()}
-            hit, wrong = (sum(each) for each in zip(*scores.values(), strict=True))
-            if hit >= NAMED * wrong:
-                words = f"the mask assumes {taken} shards, and they are {case.shards}"
-                for (name, rank), (_, own) in scores.items():
-                    change = RankChange(POSITIONS, words, rank, None, {})
-                    yield ShardExplanation(change, name, rank, hit / wrong, own)
-                return
-
     def changes(self, wrong: Sequence[tuple[str, int]]) -> Iterator[RankChange]:
-        """What may have come of another rank, gone wrong in one step, or in putting the steps together."""
-        for name, rank in wrong:
+        """What may have come of another rank, or gone wrong in one step."""
+        for (name, rank), before in product(wrong, range(1, self.ranks)):
             if name in ("dQ", *KEYS):
-                yield from self._misrouted(name, rank)
-        for rank in range(self.ranks):
-            for step in range(self.ranks):
-                owner, right = self.owner(rank, step), self.right[rank]
-                for kind, words, block in self._instead(rank, step):
-                    predicted = self._of_rows(rank, [*right[:step], block, *right[step + 1 :]])
-                    for name in KEYS:
-                        if (key := (name, owner)) in self.results:
-                            predicted[key] = self.results[key] + block[name] - right[step][name]
-                    yield RankChange(kind, words, rank, step, predicted)
-            yield from self._of_merging(rank)
-
-    def _misrouted(self, name: str, rank: int) -> Iterator[RankChange]:
-        for before in range(1, self.ranks):
-            which = {1: "the rank before it", self.ranks - 1: "the next rank"}
-            whose = which.get(before, f"the rank {before} before it")
-            words = f"{{names}} of {{ranks}} is that of {whose} in the ring"
-            _, theirs, *_ = self.shard(name, self.owner(rank, before))
-            yield RankChange("misrouted", words, rank, None, {(name, rank): theirs})
+                whose = f"the rank {plural(before, 'step')} before it in the ring"
+                words = f"{{names}} of {{ranks}} is that of {whose}"
+                _, theirs, *_ = self.shard(name, self.owner(rank, before))
+                yield RankChange("misrouted", words, rank, None, {(name, rank): theirs})
+        for rank, step in product(range(self.ranks), repeat=2):
+            owner, right = self.owner(rank, step), self.right[rank]
+            for kind, words, block in self._instead(rank, step):
+                predicted = self._of_rows(rank, [*right[:step], block, *right[step + 1 :]])
+                for name in KEYS:
+                    if (key := (name, owner)) in self.results:
+                        predicted[key] = self.results[key] + block[name] - right[step][name]
+                yield RankChange(kind, words, rank, step, predicted)
 
     def _instead(self, rank: int, step: int) -> Iterator[tuple[str, str, Block]]:
         """The kind and words of what may stand in the place of a rank's block of one step, and itself."""
         owner, right = self.owner(rank, step), self.right[rank][step]
-        valid = self._part(self._valid, rank, owner)
-        rows, keys = (torch.arange(size, device=valid.device) for size in valid.shape[-2:])
+        valid = self._part(rank, owner)
         if bool(valid.any()):
             yield "missing-step", _LEFT_OUT, {name: 0 * value for name, value in right.items()}
             yield "twice", _TWICE, {name: 2 * value for name, value in right.items()}
-        ways = {_UNMASKED: torch.ones_like(valid)}
-        ways[_BY_PLACE] = (keys <= rows[:, None]).expand_as(valid)
-        ways[f"{_BY_PLACE}, the diagonal too"] = (keys < rows[:, None]).expand_as(valid)
-        for words, seen in ways.items():
-            if not torch.equal(seen, valid):
-                yield "mask", words, self._block(rank, seen, owner, owner)
-        for of in range(self.ranks):
-            if of != owner:
-                stale = {"keys and values": (of, of), "keys": (of, owner), "values": (owner, of)}
-                for what, each in stale.items():
-                    words = _STALE.format(what=what, step=(rank - of) % self.ranks)
-                    yield "stale", words, self._block(rank, valid, *each)
-
-    def _of_merging(self, rank: int) -> Iterator[RankChange]:
-        """The parts of the steps before one are not scaled to the new maximum, in one step or in all."""
-        right, steps = self.right[rank], range(1, self.ranks)
-        so_far = torch.stack([block["LSE"] for block in right]).cumsum(0)
-        grown = (so_far[1:] / so_far[:-1]).nan_to_num(0.0, 0.0, 0.0)[..., None]
-        for alone in (*steps, None):
-            blocks = [dict(block) for block in right]
-            for step in steps if alone is None else [alone]:
-                for block in blocks[:step]:
-                    block["O"] = block["O"] * grown[step - 1]
-            o = {("O", rank): self._of_rows(rank, blocks)["O", rank]}
-            words = _UNSCALED + (", in every step" if alone is None else "")
-            yield RankChange("rescale", words, rank, alone, o)
+        if not bool(valid.all()):
+            yield "mask", _UNMASKED, self._block(rank, torch.ones_like(valid), owner)
+        for other in range(self.ranks):
+            if other != owner:
+                words = _STALE.format(step=(rank - other) % self.ranks)
+                yield "stale", words, self._block(rank, valid, other)
 
 
 def _sum(blocks: Sequence[Block], name: str) -> Tensor:
@@ -262,42 +201,27 @@ def _finite(lse: Tensor) -> Tensor:
 
 
 def explanations(seen: WrongRun, shards: Shards) -> list[list[ShardExplanation]]:
-    """By fault, the results that it explains: one mask of all ranks, else steps of single ones, the heaviest first."""
+    """By fault, the results that it explains, the heaviest first."""
     names = [name for name in ("LSE", "O", "dQ", *KEYS) if name in seen.own]
     heads = _worst_heads(seen, names)
     if not len(heads):
         return []
-    blocks = Blocks(seen, shards, names, heads)
-    if found := list(blocks.of_positions()):
-        return [found]
-    fitting = dict[tuple[str, int], list[ShardExplanation]]()
+    blocks, wrong = Blocks(seen, shards, names, heads), list[tuple[str, int]]()
     for key, value in blocks.results.items():
-        hit, wrong = blocks.score(key, value)
-        if wrong and hit <= CONSISTENT * wrong:  # it does not follow from what came before
-            fitting[key] = []
-    for change in blocks.changes(list(fitting)):
-        for key in change.predicted.keys() & fitting.keys():
-            hit, wrong = blocks.score(key, change.predicted[key])
-            if hit >= CONSISTENT * wrong:
-                fitting[key].append(ShardExplanation(change, *key, hit / wrong, wrong))
-    return list(_by_fault(fitting))
-
-
-def _by_fault(
-    fitting: Mapping[tuple[str, int], Sequence[ShardExplanation]],
-) -> Iterator[list[ShardExplanation]]:
-    """Each result by the fault that explains most, of several that explain it as well."""
-    faults = defaultdict[Any, list[ShardExplanation]](list)
-    for every in filter(None, fitting.values()):
-        most = max(one.explained for one in every)
-        for one in every:
-            if one.explained > most - _AS_GOOD:
-                faults[one.change.kind, one.change.step, one.change.words].append(one)
-    while group := max(faults.values(), key=_weight, default=None):
-        yield list(group)
-        explained = {(one.name, one.shard) for one in group}
-        for fault, every in [*faults.items()]:
-            faults[fault] = [one for one in every if (one.name, one.shard) not in explained]
+        hit, count = blocks.score(key, value)
+        if count and hit <= CONSISTENT * count:  # it does not follow from what came before
+            wrong.append(key)
+    best = dict[tuple[str, int], ShardExplanation]()
+    for change in blocks.changes(wrong):
+        for key in filter(change.predicted.__contains__, wrong):
+            hit, count = blocks.score(key, change.predicted[key])
+            is_better = key not in best or hit > best[key].explained * count
+            if hit >= CONSISTENT * count and is_better:
+                best[key] = ShardExplanation(change, *key, hit / count, count)
+    groups = defaultdict[Any, list[ShardExplanation]](list)
+    for one in best.values():
+        groups[one.change.kind, one.change.step, one.change.words].append(one)
+    return sorted(groups.values(), key=_weight, reverse=True)
 
 
 def _worst_heads(seen: WrongRun, names: Sequence[str]) -> Tensor:
@@ -317,12 +241,12 @@ _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple[Reasons, Steps]:
     """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
     wrong = [one for one in runs if one.measured and not one.measured.comparison.matches]
-    failing = [run for run in wrong if run.is_plain] or wrong
-    if not failing:
+    failing = next(iter([run for run in wrong if run.is_plain] or wrong), None)
+    if failing is None:
         return _NOTHING
     faults, found = list[str](), _NOTHING
     with own_faults(faults, "no reason could be sought"):
-        found = _reasons(observed_in(experiment, failing[0]), division(experiment.case))
+        found = _reasons(observed_in(experiment, failing), division(experiment.case))
     return (Reasons((), tuple(faults), sought=False), {}) if faults else found
 
 
@@ -336,9 +260,7 @@ def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
         of_formula = of_the_formula(seen)
         told = (*of_formula, *told) if causes_among(of_formula) else (*told, *of_formula)
         why_not = "" if causes_among(told) else why_not
-    # What all ranks do alike is no rank's own fault.
-    own = [one for one in named if one.change.kind != POSITIONS]
-    steps = {(one.name, one.shard): (one.change.rank, one.change.step) for one in own}
+    steps = {(one.name, one.shard): (one.change.rank, one.change.step) for one in named}
     left = set(seen.own) - {one.name for one in named}
     facts = [*_where(seen, shards)] if left and not causes_among(told) else []
     known = (*facts, why_not) if why_not else tuple(facts)
@@ -346,14 +268,16 @@ def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
 
 
 def _not_sought(seen: WrongRun, shards: Shards) -> str:
-    x, most = seen.x, _MOST_ON_GPU if seen.x.q.is_cuda else _MOST
+    x = seen.x
     if shards.are_heads:
         return "each rank holds whole heads, so the step cannot be found"
     if x.softcap is not None or x.alibi is not None:
         return "the step can only be found without softcap and ALiBi"
-    if x.q.shape[2] * x.k.shape[2] > most:
-        return f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
-    return ""
+    is_long = x.q.shape[2] * x.k.shape[2] > _MOST
+    words = (
+        f"a head has more than {_MOST:,} scores, too many to find the step: try a shorter case"
+    )
+    return words if is_long else ""
 
 
 def _where(seen: WrongRun, shards: Shards) -> Iterator[str]:
@@ -377,10 +301,9 @@ def _diagnoses(found: Sequence[Sequence[ShardExplanation]], ranks: int) -> Itera
         alone = len(own) == 1 and change.step is not None
         whose = f"rank {(change.rank - (change.step or 0)) % ranks}" if alone else "that step"
         words = change.words
-        if set(names) <= set(KEYS):
-            words = _OF_SUMS.get(change.kind, words)
-        them = {"whose": whose, "ranks": ranks_in_words(own), "names": listed(names)}
-        words = words.format(**them, shards=shards)
+        words = _OF_SUMS.get(words, words) if set(names) <= set(KEYS) else words
+        named = {"whose": whose, "ranks": ranks_in_words(own), "names": listed(names)}
+        words = words.format(**named, shards=shards)
         words += "" if change.step is None else f", in step {change.step} of the ring"
         share = f"explains {explained:.0%} of the wrong elements of {listed(names)}"
         evidence = (f"{share} in the {shards}; what is right stays right",)

@@ -12,7 +12,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ..model.case import SHARDS, Case, flag_of
-from ..model.failures import TargetFailure, UsageFailure, did_you_mean
+from ..model.failures import TargetFailure, UsageFailure, did_you_mean, refuse_if
 from ..model.intermediates import slots
 from ..model.layout_run import Element
 from ..model.number import in_words, spans
@@ -48,23 +48,20 @@ class Shards:
 
     def of_case(self, rank: int) -> Case:
         """The case of one rank's shard, as for a target that is given no more than that."""
-        sizes: dict[str, Any] = {}
-        for letter, own in self.held.items():
-            sizes[_SIZES[letter]] = len(own[rank])
+        sizes: dict[str, Any] = {_SIZES[axis]: len(own[rank]) for axis, own in self.held.items()}
         return replace(self.case, ranks=None, shards=Case.shards, layouts=(), runs=(), **sizes)
 
     def cut(
         self, tensors: Mapping[str, Tensor], axes: Callable[[str], str], rank: int
     ) -> dict[str, Tensor]:
         """One rank's part of each tensor, contiguous and on the CPU; what has none of the divided axes is whole."""
-        found = {}
-        for name, tensor in tensors.items():
-            part = tensor
+        found = dict(tensors)
+        for name in tensors:
             for at, letter in enumerate(axes(name)):
                 if letter in self.held:
-                    part = part.index_select(at, self.index(letter, rank).to(part.device))
-            found[name] = part.cpu().contiguous()
-        return found
+                    index = self.index(letter, rank).to(found[name].device)
+                    found[name] = found[name].index_select(at, index)
+        return {name: part.cpu().contiguous() for name, part in found.items()}
 
     def joined(self, parts: Sequence[Tensor], axes: str) -> Tensor:
         """The whole of one intermediate."""
@@ -120,58 +117,31 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def division(case: Case) -> Shards:
-    """How a case is divided among its ranks; Failure where it cannot be."""
-    _refuse_undivided(case)
-    if case.shards == HEADS:
-        return Shards(case, {axis: _contiguous(*_even(case, axis, 1)) for axis in "hg"})
-    way, parts = WAYS[case.shards], 2 if case.shards == "zigzag" else 1
-    return Shards(case, {axis: way(*_even(case, axis, parts)) for axis in "mn"})
-
-
-def _refuse_undivided(case: Case) -> None:
+    """How a case is divided among its ranks; UsageFailure where it cannot be."""
     if not 2 <= (case.ranks or 0) <= MOST_RANKS:
         raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {case.ranks}")
     if case.shards not in SHARDS:
         words = f"--shards {case.shards}: no such way"
         raise UsageFailure(words, did_you_mean(case.shards, SHARDS, "known"))
     for name in _WHOLE:
-        if getattr(case, name):
-            words = f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks"
-            raise UsageFailure(words, "drop it, or --ranks")
-    if case.family != "softmax":
-        words = f"--ranks: the {case.family} family is not divided among ranks"
-        raise UsageFailure(words, "drop it")
+        words = f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks"
+        refuse_if(bool(getattr(case, name)), words, "drop it, or --ranks")
+    words = f"--ranks: the {case.family} family is not divided among ranks"
+    refuse_if(case.family != "softmax", words, "drop it")
+    axes = "hg" if case.shards == HEADS else "mn"
+    return Shards(case, {axis: _indices(case, axis) for axis in axes})
 
 
-def _even(case: Case, letter: str, parts: int) -> tuple[int, int]:
-    """A length and the number of ranks, where that many times `parts` divide it."""
+def _indices(case: Case, letter: str) -> list[list[int]]:
+    """By rank the indices of an axis."""
     name, ranks = _SIZES[letter], case.ranks or 0
-    length, of = int(getattr(case, name)), ranks * parts
-    if length % of:
-        words = f"{case.shards} shards of {ranks} ranks need a multiple of {of}, got {length}"
-        raise UsageFailure(f"{flag_of(name)}: {words}", f"for example {-(-length // of) * of}")
-    return length, ranks
-
-
-def _contiguous(length: int, ranks: int) -> list[list[int]]:
-    step = length // ranks
-    return [list(range(rank * step, (rank + 1) * step)) for rank in range(ranks)]
-
-
-def _striped(length: int, ranks: int) -> list[list[int]]:
-    return [list(range(rank, length, ranks)) for rank in range(ranks)]
-
-
-def _zigzag(length: int, ranks: int) -> list[list[int]]:
-    parts = _contiguous(length, 2 * ranks)
-    return [parts[rank] + parts[-1 - rank] for rank in range(ranks)]
-
-
-def _unmirrored(length: int, ranks: int) -> list[list[int]]:
-    parts = _contiguous(length, 2 * ranks)
-    return [parts[rank] + parts[ranks + rank] for rank in range(ranks)]
-
-
-WAYS = {"contiguous": _contiguous, "zigzag": _zigzag, "striped": _striped}
-TAKEN_FOR = {**WAYS, "zigzag, its second halves not mirrored": _unmirrored}
-"""What a target may take its shards for."""
+    length, of = int(getattr(case, name)), 2 * ranks if case.shards == "zigzag" else ranks
+    words = f"{case.shards} shards of {ranks} ranks need a multiple of {of}, got {length}"
+    way_out = f"for example {-(-length // of) * of}"
+    refuse_if(length % of > 0, f"{flag_of(name)}: {words}", way_out)
+    if case.shards == "striped":
+        return [list(range(rank, length, ranks)) for rank in range(ranks)]
+    parts: list[list[int]] = torch.arange(length).view(of, -1).tolist()
+    if case.shards == "zigzag":
+        return [parts[rank] + parts[-1 - rank] for rank in range(ranks)]
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -22,13 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PACKED = (
-    "cu_seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "max_seqlen",
-    "max_seqlen_q",
-    "max_seqlen_k",
-)
+    "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k"
+)  # fmt: skip
 # The option that gives a case what a target needs.
 _OPTIONS = {
     "bias": "--bias", "window": "--window LEFT,RIGHT", "softcap": "--softcap C", "tau": "--tau T",
@@ -57,7 +53,6 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
         is_output = name in OUTPUTS and not target.is_backward
         refuse_if(is_output, f"{words}, where a backward writes, and takes no dO", way)
         way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
-        way += f" or {_OPTIONS['mask']}" if target.takes[name] in EITHER else ""
         refuse_if(offered.get(name) is None, f"{words}, which this case does not have", way)
     given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
     return {own: taken(offered[name], name, case.shapes) for name, own in given.items()}
@@ -69,11 +64,22 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
     if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
         offered["window"] = case.bias_window
     elif case.window is not None and (case.window_as or target.window_form) == NUMBER:
-        offered["window"] = _one_number(target, case.window)
+        left, right = case.window
+        words = f"target {target.name!r} takes the window as one number, got {left},{right}"
+        way = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
+        refuse_if(right not in (0, left), words, way)
+        offered["window"] = left
     if case.mask_as == ADDITIVE and case.mask is not None:
-        tensors = {**tensors, "mask": _additive(tensors["mask"], tensors["q"])}
+        hidden, dtype = ~tensors["mask"], tensors["q"].dtype
+        added = hidden.to(dtype).masked_fill_(hidden, float("-inf"))
+        tensors = {**tensors, "mask": added}
     if case.lse_as == LOG2 and "lse" in tensors:
-        tensors = {**tensors, "lse": _to_base_2(tensors["lse"])}
+        # With the same strides, in a storage as large.
+        lse = tensors["lse"]
+        size = lse.untyped_storage().nbytes() // lse.element_size()
+        storage = lse.as_strided((size,), (1,), 0) * math.log2(math.e)
+        lse = storage.as_strided(lse.shape, lse.stride(), lse.storage_offset())
+        tensors = {**tensors, "lse": lse}
     for name, tensor in tensors.items():
         rank = ranked(name, case)
         offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)
@@ -81,30 +87,6 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
     if _is_mask_for_bias(target, case):
         offered["bias"] = offered["mask"]
     return offered
-
-
-def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    import torch
-
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
-
-
-def _to_base_2(lse: Tensor) -> Tensor:
-    """With the same strides in a storage as large."""
-    import torch
-
-    size = lse.untyped_storage().nbytes() // lse.element_size()
-    storage = lse.as_strided((size,), (1,), 0) * math.log2(math.e)
-    return torch.as_strided(storage, lse.shape, lse.stride(), lse.storage_offset())
-
-
-def _one_number(target: Target, window: tuple[int, int]) -> int:
-    """LEFT of a window that ends at the diagonal, or reaches as far to both sides."""
-    left, right = window
-    words = f"target {target.name!r} takes the window as one number, got {left},{right}"
-    way = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
-    refuse_if(right not in (0, left), words, way)
-    return left
 
 
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -128,31 +110,32 @@ def _untaken(target: Target, case: Case) -> list[str]:
     """The options that the case uses and the target has no parameter for. For dropout, the reference needs the mask."""
     is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
     is_square = case.cu_seqlens_q == case.cu_seqlens_k
-    one_for_both = bool({"cu_seqlens", "cu_seqlens_q"} & takes)
+    for_both = {"cu_seqlens_q", "cu_seqlens_k"} <= takes
+    for_one = bool({"cu_seqlens", "cu_seqlens_q"} & takes)
     used = {
         "window": case.window is not None,
         "softcap": case.softcap is not None,
         "seqlens": case.seqlens is not None,
         "bias": case.bias,
         "alibi": case.alibi,
-        "mask": case.mask is not None and not _is_mask_for_bias(target, case),
         "sinks": case.sinks,
+        "mask": case.mask is not None and not _is_mask_for_bias(target, case),
         "dropout": case.dropout > 0 and "keep" not in takes,
         "causal": case.causal and case.family == "softmax",
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
-        "cu_seqlens": is_packed and is_square and not one_for_both,
-        "cu_seqlens_k": is_packed
-        and not (is_square or {"cu_seqlens_q", "cu_seqlens_k"} <= takes),
+        "cu_seqlens": is_packed and is_square and not for_one,
+        "cu_seqlens_k": is_packed and not is_square and not for_both,
     }
     known = {*takes, *case.implied} - {"dropout", "cu_seqlens_k"}
     return [name for name, is_used in used.items() if is_used and name not in known]
 
 
 _BY_PLACE = ("dQ", "dK", "dV")
+_GRADIENTS = frozenset(GRADIENT_OF.values())
 
 
 def as_tensors(result: Any) -> Any:
-    """The results of a backward, with arrays that torch can read as tensors of the same memory."""
+    """The results of a backward, with arrays that torch can read as tensors."""
     if isinstance(result, Mapping):
         return {name: _as_tensor(value) for name, value in result.items()}
     return tuple(map(_as_tensor, result)) if isinstance(result, (tuple, list)) else result
@@ -166,11 +149,9 @@ def _as_tensor(value: Any) -> Any:
     if isinstance(value, torch.Tensor) or not hasattr(value, "__dlpack__"):
         return value
     try:
-        if not isinstance(value, np.ndarray):
-            return from_dlpack(value)
         # Torch reads no array backwards, and warns of one that may not be written.
-        plain = value.flags.writeable and min(value.strides, default=0) >= 0
-        return torch.from_numpy(value if plain else value.copy())
+        is_array = isinstance(value, np.ndarray)
+        return torch.from_numpy(value.copy()) if is_array else from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError):
         return value
 
@@ -180,8 +161,7 @@ def by_name(
 ) -> tuple[dict[str, Any], str] | None:
     """The gradients by name, and why so; None where neither words nor number tell which is which."""
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
-    named = list(map(intermediate_named, words))
-    named = [name if name in GRADIENT_OF.values() else "" for name in named]
+    named = [name if name in _GRADIENTS else "" for name in map(intermediate_named, words)]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         why = "by the names in its return statement"
@@ -227,18 +207,14 @@ def _flat(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
+_NAMED = re.compile(r"(?P<name>\w+)(?P<grad>\.grad\b)?(\.\w+|\[[^]]*\]|\(.*\))*")
+
+
 def _name_of(node: ast.expr) -> str:
     """`dq` of `dq`, `dq.to(q.dtype)` and `q.grad`."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        if isinstance(node, ast.Call):
-            node = node.func
-            if not isinstance(node, ast.Attribute):
-                return ""
-        is_grad = isinstance(node, ast.Attribute) and node.attr == "grad"
-        node = node.value
-        if is_grad and isinstance(node, ast.Name):
-            return f"d{node.id}"
-    return node.id if isinstance(node, ast.Name) else ""
+    is_one = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+    found = _NAMED.fullmatch(ast.unparse(node)) if is_one else None
+    return "d" * bool(found["grad"]) + found["name"] if found else ""
 
 
 def intermediate_named(word: str) -> str:

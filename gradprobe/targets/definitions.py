@@ -7,21 +7,16 @@ import contextlib
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..frontends import plain_function
 from ..model.failures import UsageFailure
 from ..source.triton_source import kernel_below
+from . import find
 from .builtin import BUILTINS, FILES
-from .find import (
-    Target,
-    existing_file,
-    no_function,
-    parameters_of,
-    parts_of,
-)
-from .naming import edited_modules, statements_at_import
+from .find import Target
+from .naming import edited_modules
 
 Definition = ast.FunctionDef | ast.ClassDef
 # What can make a name that the text of a file does not hold.
@@ -35,15 +30,20 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     if word in BUILTINS:
         return
     if takes_file and word.endswith(".py"):
-        existing_file(Path(word), word)
+        find.existing_file(Path(word), word)
         return
     bare = word.rstrip(":")
     for file in (Path(name) for name in (bare, f"{bare}.py") if name.endswith(FILES)):
         if file.is_file():
             raise _names_no_function(file, word)
-    place, name = parts_of(word)
-    if place.endswith(FILES):
-        _refuse_unnamed(existing_file(Path(place), word), name, word)
+    place, name = find.parts_of(word)
+    if not place.endswith(FILES):
+        return
+    file = find.existing_file(Path(place), word)
+    own, first = sorted(_defined_in(file)), re.escape(name.partition(".")[0])
+    text = file.read_text(encoding="utf-8") if own else ""
+    if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
+        raise find.no_function(str(file), name, word, own)
 
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
@@ -58,20 +58,24 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
     return UsageFailure(why, f"name one, {file}:FUNCTION, to hear why")
 
 
-def _refuse_unnamed(file: Path, name: str, word: str) -> None:
-    own, first = sorted(_defined_in(file)), re.escape(name.partition(".")[0])
-    text = file.read_text(encoding="utf-8") if own else ""
-    if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
-        raise no_function(str(file), name, word, own)
-
-
 def _defined_in(file: Path) -> dict[str, Definition]:
     """By name the functions, autograd.Functions and aliases that an import of a file defines, if it is readable."""
     found: dict[str, Definition] = {}
     with contextlib.suppress(OSError, ValueError, SyntaxError):
-        for statement in statements_at_import(ast.parse(file.read_text(encoding="utf-8")).body):
+        for statement in _statements_at_import(ast.parse(file.read_bytes())):
             found |= _defined(statement, found)
     return found
+
+
+def _statements_at_import(node: ast.AST) -> Iterator[ast.stmt]:
+    """Those at once or under a condition, but for what runs only as a script."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.If) and "__name__" in ast.dump(part.test):
+            continue
+        if isinstance(part, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from _statements_at_import(part)
+        elif isinstance(part, ast.stmt):
+            yield part
 
 
 def with_function(word: str) -> str:
@@ -88,10 +92,13 @@ def candidates(file: Path) -> list[str]:
         from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
         return checkable(file)
-    defined = _defined_in(file)
     # Of two names of one definition the later.
-    names = {node: name for name, node in defined.items() if _is_checkable(node)}
-    return [name for name in names.values() if not any(_applies(node, name) for node in names)]
+    names = {node: name for name, node in _defined_in(file).items() if _is_checkable(node)}
+    texts = [ast.unparse(node) for node in names if isinstance(node, ast.FunctionDef)]
+    applied = [
+        name for name in names.values() if any(f"{name}.apply(" in text for text in texts)
+    ]
+    return [name for name in names.values() if name not in applied]
 
 
 def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, Definition]:
@@ -110,40 +117,29 @@ def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, 
     return {} if node is None else dict.fromkeys(names, node)
 
 
-def _applies(node: Definition, name: str) -> bool:
-    return isinstance(node, ast.FunctionDef) and any(
-        isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.apply"
-        for call in ast.walk(node)
-    )
-
-
 def _is_checkable(node: Definition) -> bool:
     """Whether every parameter has a meaning here, and q, k and v are among them."""
     try:
-        parameters_of(_signature(node), node.name)
+        find.parameters_of(_signature(node), node.name)
     except (UsageFailure, SyntaxError):
         return False
     return True
 
 
 def _signature(node: Definition) -> inspect.Signature:
-    if isinstance(node, ast.FunctionDef):
-        return _signature_of(node.args)
-    methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-    if "forward" not in methods:
-        return inspect.Signature()
-    signature = _signature_of(methods["forward"].args)
-    taken = list(signature.parameters.values())
-    return signature if "setup_context" in methods else signature.replace(parameters=taken[1:])
-
-
-def _signature_of(arguments: ast.arguments) -> inspect.Signature:
     """As Python reads it; a default counts as None, and is not evaluated."""
-    nothing = ast.Constant(None)
+    methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    function = node if isinstance(node, ast.FunctionDef) else methods.get("forward")
+    if function is None:
+        return inspect.Signature()
+    arguments, nothing = function.args, ast.Constant(None)
     arguments.defaults = [nothing] * len(arguments.defaults)
     arguments.kw_defaults = [value and nothing for value in arguments.kw_defaults]
-    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, nothing)))
-    return inspect.signature(eval(compile(function, "", "eval")))  # noqa: S307 - None alone
+    plain = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, nothing)))
+    signature = inspect.signature(eval(compile(plain, "", "eval")))  # noqa: S307 - None alone
+    if function is node or "setup_context" in methods:
+        return signature
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def files_with_kernels(target: Target) -> tuple[str, ...]:

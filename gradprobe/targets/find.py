@@ -17,27 +17,14 @@ from types import ModuleType
 from typing import Any
 
 from ..frontends.triton import gpu_stood_in
+from ..model import failures
 from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import NUMBER, PAIR
-from ..model.failures import (
-    Failure,
-    TargetFailure,
-    UsageFailure,
-    did_you_mean,
-    refuse_if,
-    text_of,
-)
+from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, refuse_if
 from ..source.triton_source import kernel_below
+from . import naming
 from .builtin import BUILTINS, FILES, Builtin, has_driver
-from .naming import (
-    CANONICAL,
-    LoadedSource,
-    is_autograd_function,
-    meanings,
-    name_of,
-    readable,
-    source_of,
-)
+from .naming import LoadedSource, is_autograd_function, readable, source_of
 from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
 
 
@@ -76,14 +63,6 @@ class Target:
         return bool(packed) and "seqlens" not in self.takes
 
 
-@dataclass(frozen=True)
-class FoundFunction:
-    word: str
-    function: Callable[..., Any]
-    source: LoadedSource
-    changes: Surroundings = field(default_factory=Surroundings)
-
-
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
     """The target that a word names (a built-in, `path/to/file.py:function`, `package.module:function`), or a function.
 
@@ -91,53 +70,45 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         UsageFailure: no such built-in, file, module or function, or a parameter that gradprobe has no value for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    return target_of(find_function(subject), family)
-
-
-def target_of(found: FoundFunction, family: str | None = None) -> Target:
+    changes = Surroundings()
+    if isinstance(subject, str):
+        word, (function, source) = subject, _found(subject, changes)
+    else:
+        word, function = naming.name_of(subject), readable(subject)
+        source = source_of(function)
     try:
-        signature = inspect.signature(found.function)
+        signature = inspect.signature(function)
     except (ValueError, TypeError):
-        words = f"target {found.word!r} has no readable signature"
+        words = f"target {word!r} has no readable signature"
         raise UsageFailure(words, "wrap it in a Python function with named parameters") from None
-    takes, required = parameters_of(signature, found.word)
+    takes, required = parameters_of(signature, word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
     family = family or ("lazy" if "tau" in takes else "softmax")
-    own = (found.word, found.function, takes, required, family)
-    return Target(*own, found.source, found.changes, window_form=form)
+    own = (word, function, takes, required, family, source, changes)
+    return Target(*own, window_form=form)
 
 
-def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
-    if not isinstance(subject, str):
-        function = readable(subject)
-        return FoundFunction(name_of(subject), function, source_of(function))
-    word = subject
-    if builtin := BUILTINS.get(subject):
-        why = missing(builtin)
-        if why:
-            words = f"target {subject!r} cannot run here: it {why}"
+def _found(word: str, changes: Surroundings) -> tuple[Callable[..., Any], LoadedSource]:
+    spec = word
+    if builtin := BUILTINS.get(word):
+        if why := missing(builtin):
+            words = f"target {word!r} cannot run here: it {why}"
             raise TargetFailure(words, "gradprobe init --list says what can")
-        word = builtin.spec
-    place, name = parts_of(word)
+        spec = builtin.spec
+    place, name = parts_of(spec)
     if place.endswith(".cu"):
-        return _host_function(existing_file(Path(place), subject).resolve(), name, subject)
-    changes = Surroundings()
-    load = (
-        partial(load_file, Path(place))
-        if place.endswith(".py")
-        else partial(_load_module, place)
-    )
-    module = load(subject, changes)
-    function = function_in(module, name, subject)
-    return FoundFunction(subject, function, source_of(function, module), changes)
+        from ..frontends.cuda.host_code import host_function
 
-
-def _host_function(file: Path, name: str, word: str) -> FoundFunction:
-    from ..frontends.cuda.host_code import host_function
-
-    function, line = host_function(file, name, word)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return FoundFunction(word, function, LoadedSource(name, str(file), line, digest))
+        file = existing_file(Path(place), word).resolve()
+        function, line = host_function(file, name, word)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        return function, LoadedSource(name, str(file), line, digest)
+    if place.endswith(".py"):
+        module = load_file(Path(place), word, changes)
+    else:
+        module = _load_module(place, word, changes)
+    function = function_in(module, name, word)
+    return function, source_of(function, module)
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -151,17 +122,15 @@ def parts_of(word: str) -> tuple[str, str]:
 
 
 def missing(builtin: Builtin) -> str:
-    """Why it cannot run on this machine; "" where it can."""
-    return "needs a CUDA device" if builtin.cuda and not _has_cuda() else ""
+    """Why it cannot run on this machine; "" where it can. Where there is no driver, torch is not imported for it."""
+    if not builtin.cuda:
+        return ""
+    if "torch" in sys.modules or has_driver():
+        import torch
 
-
-def _has_cuda() -> bool:
-    """Where there is no driver, torch is not imported to find out."""
-    if "torch" not in sys.modules and not has_driver():
-        return False
-    import torch
-
-    return torch.cuda.is_available()
+        if torch.cuda.is_available():
+            return ""
+    return "needs a CUDA device"
 
 
 def load_file(path: Path, word: str, changes: Surroundings) -> ModuleType:
@@ -202,17 +171,16 @@ def _packages(folder: Path) -> list[Path]:
 
 def _load_module(name: str, word: str, changes: Surroundings) -> ModuleType:
     _search(Path.cwd(), 0)
-    if not _importing(partial(_exists, name), word, changes):
-        meant = did_you_mean(name, (file.stem for file in Path.cwd().glob("*.py")), "")
-        way_out = meant or "is its folder the current one, or installed?"
-        raise UsageFailure(f"target {word!r}: there is no module {name}", way_out)
-    module: ModuleType = _importing(partial(importlib.import_module, name), word, changes)
+    try:
+        module: ModuleType = _importing(partial(importlib.import_module, name), word, changes)
+    except TargetFailure as failure:
+        cause = failure.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}."):
+            meant = did_you_mean(name, (file.stem for file in Path.cwd().glob("*.py")), "")
+            way_out = meant or "is its folder the current one, or installed?"
+            raise UsageFailure(f"target {word!r}: there is no module {name}", way_out) from None
+        raise
     return module
-
-
-def _exists(name: str) -> bool:
-    parent, _, _ = name.rpartition(".")
-    return (not parent or _exists(parent)) and importlib.util.find_spec(name) is not None
 
 
 def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any:
@@ -223,11 +191,11 @@ def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
-        is_exit = isinstance(error, SystemExit) and error.code is None
         place = traceback.extract_tb(error.__traceback__)[-1]
         # Of an exception without a message its line: `kernels.py:12: assert torch.cuda.is_available()`.
         where = f"{Path(place.filename).name}:{place.lineno}: {place.line}"
-        words = "it calls exit()" if is_exit else text_of(error) or where
+        is_exit = isinstance(error, SystemExit) and error.code is None
+        words = "it calls exit()" if is_exit else failures.text_of(error) or where
         message = f"target {word!r} fails to import: {type(error).__name__}: {words}"
         details = warning_lines(kept_warnings())
         raise TargetFailure(message, "--traceback shows where", details) from error
@@ -237,9 +205,7 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     """The function that a name in a module means, by parameters that have names; it may stand in a class.
 
     The forward and the backward of an autograd.Function mean the whole of it, which runs through its `apply` alone.
-
-    Raises:
-        UsageFailure: there is none of that name, or it is a kernel or another class.
+    Raises UsageFailure: there is none of that name, or it is a kernel or another class.
     """
     function: Any = module
     for part in name.split("."):
@@ -247,18 +213,18 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             raise no_function(str(module.__file__), name, word, sorted(callables(module)))
         if not (part in ("forward", "backward") and is_autograd_function(function)):
             function = getattr(function, part)
-    why = way_out = ""
     is_plain = inspect.isfunction(function) or "triton.runtime" not in sys.modules
     if not callable(function):
-        why = f"{name} is not a function but {type(function).__name__}"
+        why, way_out = f"{name} is not a function but {type(function).__name__}", ""
     elif not is_plain and kernel_below(function) is not None:
         why = f"{name} is a Triton kernel"
         way_out = "name a function that launches it; gradprobe init writes one"
     elif isinstance(function, type) and not is_autograd_function(function):
         why = f"the class {name} is no torch.autograd.Function"
         way_out = "name a function that makes and calls it"
-    refuse_if(bool(why), f"target {word!r}: {why}", way_out)
-    return readable(function)
+    else:
+        return readable(function)
+    raise UsageFailure(f"target {word!r}: {why}", way_out)
 
 
 def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
@@ -281,10 +247,8 @@ def callables(module: ModuleType) -> Iterator[str]:
 def _window_form(parameter: inspect.Parameter) -> str:
     """A number where annotation or default say int; else a pair, which flash-attn takes."""
     words = inspect.formatannotation(parameter.annotation)
-    is_pair = re.search(r"tuple|list|sequence", words, re.IGNORECASE)
-    is_int = re.search(r"\bint\b", words) and not is_pair
-    has_int = isinstance(parameter.default, int) and not isinstance(parameter.default, bool)
-    return NUMBER if is_int or has_int else PAIR
+    is_int = re.search(r"\bint\b", words) and not re.search(r"(?i)tuple|list|sequence", words)
+    return NUMBER if is_int or type(parameter.default) is int else PAIR
 
 
 def parameters_of(
@@ -292,39 +256,30 @@ def parameters_of(
 ) -> tuple[dict[str, str], frozenset[str]]:
     """The parameters of an attention by canonical name, and which of these have no default.
 
-    Raises:
-        UsageFailure: q, k or v is not among them, or there is one that gradprobe has no value for.
+    Raises UsageFailure: q, k or v is not among them, or there is one that gradprobe has no value for.
     """
-    takes: dict[str, str] = {}
-    required = set()
-    for name, canonical in meanings(signature.parameters).items():
+    takes, required = dict[str, str](), set[str]()
+    for name, canonical in naming.meanings(signature.parameters).items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
-        if refusal := _refusal_of(parameter, canonical, takes):
-            raise UsageFailure(f"target {word!r} {refusal[0]}", refusal[1])
-        if canonical is not None:
-            takes[canonical] = name
-            required |= {canonical} if parameter.default is parameter.empty else set()
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            words = f"target {word!r} takes {parameter}; arguments are passed by name"
+            wrapped = "def attention(q, k, v): return f(q, k, v)"
+            raise UsageFailure(words, f"wrap it in a function that names them: {wrapped}")
+        is_needed = parameter.default is parameter.empty
+        if canonical is None:
+            words = f"target {word!r} needs a parameter {name!r} that gradprobe has no value for"
+            way_out = "wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: "
+            refuse_if(
+                is_needed, words, way_out + ", ".join(dict.fromkeys(naming.CANONICAL.values()))
+            )
+            continue
+        words = f"target {word!r} takes both {takes.get(canonical)!r} and {name!r}, which name the same thing"
+        refuse_if(canonical in takes, words, "keep one of them")
+        takes[canonical] = name
+        required |= {canonical} if is_needed else set()
     absent = [name for name in ("q", "k", "v") if name not in takes]
     words = f"target {word!r} does not take {', '.join(absent)}"
     refuse_if(bool(absent), words, "an attention takes q, k and v")
     return takes, frozenset(required)
-
-
-def _refusal_of(
-    parameter: inspect.Parameter, canonical: str | None, takes: Mapping[str, str]
-) -> tuple[str, str] | None:
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-        wrapped = "def attention(q, k, v): return f(q, k, v)"
-        way_out = f"wrap it in a function that names them: {wrapped}"
-        return f"takes {parameter}; arguments are passed by name", way_out
-    if canonical is not None and canonical in takes:
-        both = f"{takes[canonical]!r} and {parameter.name!r}"
-        return f"takes both {both}, which name the same thing", "keep one of them"
-    if canonical is None and parameter.default is parameter.empty:
-        known = ", ".join(dict.fromkeys(CANONICAL.values()))
-        way_out = "wrap it in a function that passes it, as gradprobe init writes one"
-        words = f"needs a parameter {parameter.name!r} that gradprobe has no value for"
-        return words, f"{way_out}; known, with synonyms: {known}"
-    return None

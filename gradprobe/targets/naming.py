@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.machinery
@@ -11,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -59,10 +58,8 @@ def _module_of(value: Any) -> str:
 
 
 def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
-    """The modules that a module's names are, or in which what they and its dicts hold was made.
-
-    Of a package also, or not, its own. A dict of modules is no use of them: `sys.modules` holds all that there are.
-    """
+    """The modules that a module's names are, or in which what they and its dicts hold was made."""
+    # A dict of modules is no use of them: `sys.modules` holds all that there are.
     found = set[str]()
     for value in [*vars(module).values()]:
         if isinstance(value, ModuleType):
@@ -88,8 +85,7 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
 
 def holding(file: str) -> list[str]:
     """The modules of a file, and those that hold anything of theirs: they are imported anew."""
-    path, others = Path(file).resolve(), dict[str, set[str]]()
-    found, more = set[str](), set[str]()
+    path, others, more = Path(file).resolve(), dict[str, set[str]](), set[str]()
     for name, module in [*sys.modules.items()]:
         # Some of Python's own have no file.
         place = vars(module).get("__file__") or "" if isinstance(module, ModuleType) else ""
@@ -97,6 +93,7 @@ def holding(file: str) -> list[str]:
             # A package has its modules as attributes, which are set anew.
             others[name] = _sources_of(module, submodules=False)
             more |= {name} if Path(place).resolve() == path else set()
+    found = set[str]()
     while more:
         found |= more
         more = {name for name in others.keys() - found if not found.isdisjoint(others[name])}
@@ -105,12 +102,9 @@ def holding(file: str) -> list[str]:
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:
     """The other files of a module's name on the search path."""
-    found: dict[str, None] = {}
-    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
-        other = found_in(folder or os.getcwd(), module)
-        if other is not None and other != file:
-            found[str(other)] = None
-    return tuple(found)
+    folders = dict.fromkeys(folder or os.getcwd() for folder in ("", *sys.path))
+    found = dict.fromkeys(found_in(folder, module) for folder in folders)
+    return tuple(str(other) for other in found if other not in (None, file))
 
 
 def found_in(folder: str, module: str) -> Path | None:
@@ -131,28 +125,16 @@ def readable(function: AnyFunction) -> AnyFunction:
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    # Torch keeps the Python function of a custom operator, and of a scripted one a schema.
+    # Where torch keeps the Python function of a module and of a custom operator.
     kept = "forward" if isinstance(function, torch.nn.Module) else "_init_fn"
     written = getattr(function, kept, function)
-    schema = getattr(written, "schema", None)
-    if written is function and schema is None:
+    if written is function:
         return function
 
     def by_name(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    signature = inspect.signature(written) if schema is None else _of_schema(schema)
-    return _naming(by_name, signature, written)
-
-
-def _of_schema(schema: Any) -> inspect.Signature:
-    none, either = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = []
-    for own in schema.arguments:
-        default = own.default_value if own.has_default_value() else none
-        if own.name != "self":
-            parameters.append(inspect.Parameter(own.name, either, default=default))
-    return inspect.Signature(parameters)
+    return _naming(by_name, inspect.signature(written), written)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
@@ -229,46 +211,15 @@ def name_of(function: AnyFunction) -> str:
 
 
 def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
-    """The name that a module's own statements bind to a function."""
+    """The name of a function among a module's attributes, its own before others."""
     own = getattr(function, "__name__", "")
-    bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
         # A method is a new object each time.
-        if value is function or (
-            bound and isinstance(value, types.MethodType) and value == function
-        ):
-            return name if name in _imported_names(module) else None
+        is_method = isinstance(value, types.MethodType) and isinstance(function, type(value))
+        if value is function or (is_method and value == function):
+            return name
     return None
-
-
-def _imported_names(module: ModuleType) -> set[str]:
-    """Those that every import binds, and no loop or script alone."""
-    found = set[str]()
-    try:
-        body = ast.parse(_file(module).read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return found
-    for statement in statements_at_import(body):
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            found.add(statement.name)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            found.update(alias.asname or alias.name for alias in statement.names)
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            found.update(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-    return found
-
-
-def statements_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those at once or under a condition, but for what runs only as a script."""
-    for statement in body:
-        if not isinstance(statement, (ast.If, ast.Try, ast.With)):
-            yield statement
-        elif not isinstance(statement, ast.If) or "__name__" not in ast.dump(statement.test):
-            handlers = getattr(statement, "handlers", [])
-            inside = [*statement.body, *getattr(statement, "orelse", [])]
-            inside += [part for handler in handlers for part in handler.body]
-            yield from statements_at_import(inside)
 
 
 def _place(module: ModuleType) -> str:
@@ -295,7 +246,7 @@ def _relative(file: Path) -> str:
 # What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
-WORLD = ("rank", "world_size", "group", "mesh")
+WORLD = ("rank", "world_size", "group")
 _WITHOUT_SYNONYM = (
     "delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m", "block_n",
     "rank", "world_size", "enable_gqa", "mask",
@@ -311,10 +262,10 @@ _OPTIONS = {
     "max_seqlen_k": ("max_seqlen_kv",),
     "dots": ("input_precision",),
     "group": ("process_group",),
-    "mesh": ("device_mesh",),
 }
-_KNOWN = SYNONYMS | _OPTIONS
-CANONICAL = {word: name for name, words in _KNOWN.items() for word in (name, *words)}
+CANONICAL = {
+    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
+}
 CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
 _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")

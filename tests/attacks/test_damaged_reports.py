@@ -167,7 +167,7 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".gradprobe").mkdir()
     (tmp_path / ".gradprobe" / "last.json").write_text(text)
-    refused(["show"], says=".gradprobe/last.json is damaged: expected a report")
+    refused(["show"], says=".gradprobe/last.json is damaged: ")
 
 
 @pytest.mark.parametrize("text", [

@@ -125,7 +125,7 @@ CONTRADICTIONS = [
     ("real.pt --mask random", "--mask: nothing is drawn"),
     ("real.pt --seed 3", "--seed: nothing is drawn, the values come from real.pt"),
     ("real.pt --dropout 0.1", "real.pt: it has no keep"),
-    ("opted.pt --no-causal", "--no-causal contradicts opted.pt, which has causal"),
+    ("opted.pt --no-causal", "--no-causal contradicts opted.pt, where it is True"),
     ("none.pt", "--inputs none.pt: there is no such file"),
     (
         "lazy.pt --family softmax",

@@ -26,7 +26,6 @@ def test_every_target_is_listed_with_what_it_takes_and_exposes_or_what_it_needs(
     assert paragraph[1].startswith("  family     softmax, a forward through autograd, sdpa.py:")
     assert paragraph[2:] == [
         "  takes      --causal --align --window --scale --bias --alibi --mask --seqlens",
-        "             --cu-seqlens --cu-seqlens-k",
         "  exposes    O dQ dK dV dBias",
     ]
     for words in (*(f"{name}\n" for name in BUILTINS), "FILE.py:FUNCTION", "MODULE:FUNCTION"):

@@ -7,7 +7,7 @@ from gradprobe.inputs.draw import draw, outputs_of
 from gradprobe.model.assignment import OUTPUTS
 from gradprobe.model.failures import TargetFailure
 from gradprobe.targets.find import find_target
-from tests.cases import lazy_case, softmax_case
+from tests.cases import softmax_case
 from tests.probe import probe
 
 pytestmark = pytest.mark.usefixtures("without_causes")
@@ -40,23 +40,13 @@ def writes(q, k, v, do, dq, dk, dv, *, scale):
 def writes_and_returns_dv(q, k, v, do, dq, dk, dv, *, scale):
     results = gradients(q, k, v, do, scale)
     written(dq, dk, dv.clone(), results)
+    dv.zero_()  # what is returned counts before what was written
     return {"dQ": None, "dV": results["dV"]}
 
 
 def ignores(q, k, v, do, dq=None, dk=None, dv=None, *, scale):
     note(dq=dq, dk=dk, dv=dv)
     return gradients(q, k, v, do, scale)
-
-
-def writes_right_and_returns_wrong(q, k, v, do, dq, *, scale):
-    results = gradients(q, k, v, do, scale)
-    dq.copy_(results["dQ"])
-    return {"dQ": 2 * results["dQ"]}
-
-
-def writes_by_the_strides_of_q(q, k, v, do, dq, *, scale):
-    result = gradients(q, k, v, do, scale)["dQ"]
-    dq.as_strided(q.shape, q.stride(), dq.storage_offset()).copy_(result)
 
 
 def returns_a_tensor(q, k, v, do, dk, dq):
@@ -89,13 +79,6 @@ def test_outputs_have_the_shapes_of_the_gradients_and_the_dtypes_of_the_inputs()
         "dbias": ((1, 4, 1, 11), torch.float16), "dsink": ((4,), torch.float32),
     }  # fmt: skip
     assert all(tensor.isnan().all() for tensor in outputs.values())
-    case = lazy_case(heads=4, seqlen=9, bias=False, dtype="bfloat16")
-    (dtau,) = outputs_of(case, ("dtau", "dbias", "dsink"), draw(case), fill=7.0).values()
-    assert (tuple(dtau.shape), dtau.dtype, bool((dtau == 7.0).all())) == (
-        (4,),
-        torch.float32,
-        True,
-    )
 
 
 def test_what_is_written_or_returned_is_compared_in_every_layout():
@@ -111,18 +94,6 @@ def test_every_run_is_given_tensors_of_its_own_that_hold_nan():
     assert len({tensor.data_ptr() for call in GIVEN for tensor, _ in call.values()}) == 18
     strides = [stride for tensor, _ in GIVEN[2].values() for stride in tensor.stride()]
     assert len(set(strides)) == 12
-
-
-def test_what_a_target_returns_counts_before_what_it_wrote():
-    (run, *_) = probed(writes_right_and_returns_wrong, recover=False).runs
-    finding = run.measured.comparison.findings["dQ"]
-    assert finding.mismatched
-    assert finding.first.actual == pytest.approx(2 * finding.first.expected)
-
-
-def test_a_gradient_written_by_the_strides_of_q_is_wrong_in_distinct_alone():
-    report = probed(writes_by_the_strides_of_q, recover=False)
-    assert list(verdicts(report).values()) == ["match", "mismatch", "match"]
 
 
 def test_a_target_that_returns_no_dict_is_told_what_to_return():

@@ -1,7 +1,6 @@
 """A set of inputs comes back as it lay, in either format, and a broken file ends in a sentence and exit 2."""
 
 import os
-import pickle
 
 import numpy as np
 import pytest
@@ -60,16 +59,6 @@ def test_arrays_of_numpy_are_read_in_any_order_of_bytes(tmp_path):
     )
     found = load(str(tmp_path / "set.npz"))
     assert (found.values["q"].sum(), found.options) == (120, {"causal": True})
-
-
-def test_packed_qkv_comes_back_with_its_strides_each_in_a_buffer_of_its_own(tmp_path):
-    qkv = drawn(2, 5, 3, 3, 8)
-    q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
-    tensors = {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}
-    found = laid_out(load(str(written(tmp_path, tensors))))
-    assert len({tensor.untyped_storage().data_ptr() for tensor in found.values()}) == 4
-    assert {found[name].stride() for name in "qkv"} == {(360, 8, 72, 1)}
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path):
@@ -132,7 +121,6 @@ HUGE = {"q.strides": [1 << 40, 20, 4, 1]}
 CU = {"cu_seqlens_k": torch.tensor([0, 5])}
 WRONG = [
     ("set.pt", saved_by_torch(plain(q=Sneaky())), ("cannot be read as tensors alone", "never unpickled")),
-    ("set.pt", lambda path: path.write_bytes(pickle.dumps(plain())), ("cannot be read as tensors alone",)),
     ("set.pt", truncated, ("cannot be read as tensors alone",)),
     ("set.pt", saved_by_torch([drawn()]), ("must hold a dict of tensors by name, got list",)),
     ("set.npz", saved_by_numpy(**numbers(q=np.array([Sneaky()], dtype=object))), ("cannot be read as tensors alone",)),
@@ -140,21 +128,16 @@ WRONG = [
     ("set.pt", saved_by_torch(without("do")), ("do missing among q, k, v",)),
     ("set.pt", saved_by_torch(plain(query=drawn())), ("unknown name 'query'", "tensors: q, k, v, do, bias")),
     ("set.pt", saved_by_torch(plain(q=drawn(3, 5, 4))), ("q must have four axes, [B, H, L, D], got [3, 5, 4]",)),
-    ("set.pt", saved_by_torch(plain(do=drawn(2, 3, 6, 4))), ("do must be [2, 3, 5, 4]", "got [2, 3, 6, 4]")),
     ("set.pt", saved_by_torch({name: torch.zeros(0, 3, 5, 4) for name in plain()}), ("a tensor is empty",)),
     ("set.pt", saved_by_torch(plain(q=torch.zeros(SHAPE, dtype=torch.int64))), ("q must be float32 or", "got int64")),
     ("set.pt", saved_by_torch(plain(q=drawn().half())), ("must have one dtype, got q float16, k float32", "autocast")),
     ("set.pt", saved_by_torch(plain(q=drawn().to_sparse())), ("q must be a dense tensor, got torch.sparse_coo",)),
     ("set.pt", saved_by_torch(plain(mask=torch.ones(2, 2, 5, 5).bool())), ("mask must broadcast to [B, H, M, N]",)),
-    ("set.pt", saved_by_torch(plain(tau=drawn(2))), ("tau must be [3], got [2]",)),
+    ("set.pt", saved_by_torch(plain(tau=drawn(2))), ("the lazy family needs tau [H] = [3], got [2]",)),
     ("set.pt", saved_by_torch(plain(tau=drawn(3), bias=drawn(5, 5))), ("lazy bias must be [H, W] with H = 3",)),
     ("set.pt", saved_by_torch(nan_at("do")), ("do holds 1 NaN or infinite numbers, the first at [1, 2, 3, 0]",)),
     ("set.pt", saved_by_torch(plain(family="linear")), ("family must be softmax or lazy, got 'linear'",)),
-    ("set.pt", saved_by_torch(plain(q=torch.ones(SHAPE, device="meta"))), ("dense tensor, got torch.strided on meta",)),
-    ("set.pt", saved_by_torch(plain(scale=10**400)), ("scale must be a number, got 1000",)),
-    ("set.pt", saved_by_torch(plain(**CU)), ("cu_seqlens_q and cu_seqlens_k belong together",)),
-    ("set.pt", saved_by_torch(plain(**CU, cu_seqlens_q=torch.tensor([0, 4, 2, 5]))), ("must ascend from 0 to 5, got",)),
-    ("set.pt", saved_by_torch(plain(**CU, cu_seqlens_q=torch.tensor([]).int())), ("must ascend from 0 to 5, got []",)),
+    ("set.pt", saved_by_torch(plain(**CU)), ("cu_seqlens_k needs cu_seqlens_q",)),
     ("set.pt", saved_by_torch(plain() | HUGE), ("q.strides and q.offset reach", "leave them out")),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [60, 20, 4]}), ("q.strides must be 4 numbers", "got 3")),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [0, 20, 4, 1]}), ("put several elements of q into one place",)),

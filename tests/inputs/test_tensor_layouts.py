@@ -1,6 +1,5 @@
 """Each layout holds the values, with the strides that it names, in guard bands wide enough for any wrong read."""
 
-import resource
 from itertools import product
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.inputs.tensor_layouts import VECTORS, layout_of, place
-from gradprobe.model.assignment import LAYOUTS, TENSORS, parse_layout
+from gradprobe.model.assignment import LAYOUTS, parse_layout
 from gradprobe.model.failures import UsageFailure
 from tests.sampling import tries
 
@@ -135,24 +134,14 @@ def sharing(tensors, *names):
     return {name for name in tensors if places[name] == places[names[0]]} == set(names)
 
 
-@pytest.mark.parametrize("names", [("q", "k", "v"), ("dq", "dk", "dv")], ids=" ".join)
-def test_packed_q_k_and_v_and_their_gradients_are_the_three_slots_of_one_storage_each(names):
-    tensors = place(values_of(), (("all", "packed"),)).tensors
-    assert sharing(tensors, *names)
-    assert [tensors[name].storage_offset() - FRONT for name in names] == [0, 12, 24]
-
-
-@pytest.mark.parametrize("names", [("k", "v"), ("dk", "dv")], ids=" ".join)
-def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names):
-    of_another_shape = SHAPES | {"q": (2, 6, 5, 4), "dq": (2, 6, 5, 4)}
+@pytest.mark.parametrize("names", [("q", "k", "v"), ("dk", "dv")], ids=" ".join)
+def test_packed_tensors_are_the_slots_of_one_storage(names):
     alone = tuple((name, "packed") for name in names)
-    for shapes, assigned in ((SHAPES, alone), (of_another_shape, (("all", "packed"),))):
-        tensors = place(values_of(shapes), assigned).tensors
-        assert sharing(tensors, *names)
-        found = [
-            (tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names
-        ]
-        assert found == [(0, (120, 4, 24, 1)), (12, (120, 4, 24, 1))]
+    tensors = place(values_of(), alone).tensors
+    assert sharing(tensors, *names)
+    found = [(tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names]
+    row = 12 * len(names)
+    assert found == [(12 * at, (5 * row, 4, row, 1)) for at in range(len(names))]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -166,49 +155,34 @@ def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_st
                 assert last < len(storage_of(tensors[a])), (a, b)
 
 
-def test_later_assignments_win_and_all_means_every_tensor():
-    words = "strided-last,do=expanded,q=distinct,q=contiguous"
-    inputs = place(values_of(), tuple(parse_layout(word) for word in words.split(",")))
-    assert inputs.tensors["do"].stride() == (0, 0, 0, 0)
-    assert inputs.tensors["q"].stride() == (60, 20, 4, 1)
-    assert inputs.tensors["k"].stride() == (120, 40, 8, 2)
-    assert inputs.layout == words
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["tau", "seqlens"])
-def test_one_number_a_head_or_a_sequence_lies_contiguous_unless_it_is_named(name, layout):
+def test_one_number_a_head_or_a_sequence_lies_contiguous_unless_it_is_named(name):
     values = {"q": torch.randn(2, 3, 5, 4), name: torch.arange(7, 10)}
-    of_all, named = (place(values, ((of, layout),)).tensors[name] for of in ("all", name))
-    assert of_all.stride() == (1,)
-    assert torch.equal(of_all, values[name])
-    moves = ["distinct", "strided-last", "huge"] + ["expanded"] * (name == "tau")
-    assert (named.stride(0) != 1) is (layout in moves)
+    strides = [
+        place(values, ((of, "strided-last"),)).tensors[name].stride() for of in ("all", name)
+    ]
+    assert strides == [(1,), (2,)]
     # An assignment to all does not take back what its name was given.
     both = place(values, ((name, "strided-last"), ("all", "distinct"))).tensors
     assert both[name].stride() == (2,)
 
 
-def test_a_layout_is_parsed_with_the_tensor_in_either_case_and_one_that_cannot_be_is_refused():
-    every = [*product((*TENSORS, "all"), LAYOUTS)]
-    assert [parse_layout(f"{tensor}={layout}") for tensor, layout in every] == every
-    assert parse_layout("dO=expanded") == ("do", "expanded")
-    for word, words in (
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
         ("spread", "--layout takes TENSOR=NAME or NAME, got 'spread'"),
         ("dx=expanded", "--layout: no tensor 'dx'"),
         ("do=diagonal", "--layout: no layout 'diagonal'"),
-    ):
-        with pytest.raises(UsageFailure) as refusal:
-            parse_layout(word)
-        assert str(refusal.value) == words
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(word, words):
+    assert parse_layout("dO=expanded") == ("do", "expanded")
+    with pytest.raises(UsageFailure, match=words):
+        parse_layout(word)
 
 
-@pytest.mark.parametrize(
-    ("shape", "beyond"), [((2, 3, 37, 16), {1, 2}), ((2, 3, 37), {1, 2}), ((3, 40), {0, 1}), ((1, 1, 1, 1), set())]
-)  # fmt: skip
-def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_huge_scaled_in_their_order(
-    shape, beyond
-):
+@pytest.mark.parametrize(("shape", "beyond"), [((2, 3, 37, 16), {1, 2}), ((3, 40), {0, 1})])
+def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows(shape, beyond):
     value = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
     huge, scaled = (
         place({"q": value}, (("q", of),)).tensors["q"] for of in ("huge", "huge-scaled")
@@ -216,7 +190,6 @@ def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_huge_sca
     assert torch.equal(huge, value)
     assert torch.equal(scaled, value)
     assert len(offsets(scaled).unique()) == value.numel()
-    assert scaled.untyped_storage().nbytes() < 2**28
     strides = [*enumerate(zip(shape, huge.stride(), strict=True))]
     places = sum(
         torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))])
@@ -228,10 +201,3 @@ def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_huge_sca
     assert all(stride < 2**31 for axis, (size, stride) in strides if axis in beyond and size > 2)
     order = [sorted(range(len(shape)), key=of.stride().__getitem__) for of in (huge, scaled)]
     assert order[0] == order[1]
-
-
-def test_huge_takes_no_more_memory_than_the_pages_that_are_touched():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tensors = place(values_of(), (("all", "huge"),)).tensors
-    assert tensors["q"].untyped_storage().nbytes() > 2**33
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, "kilobytes"

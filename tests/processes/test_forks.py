@@ -7,7 +7,7 @@ import time
 
 from gradprobe.processes import forks
 from gradprobe.processes.child import heard_by, tell
-from gradprobe.processes.forks import Forks, ParallelWork
+from gradprobe.processes.forks import Forks
 
 
 def in_forks(**work):
@@ -39,14 +39,6 @@ def test_each_piece_of_work_is_answered_and_none_of_them_ends_another(monkeypatc
     )
 
 
-def test_answers_come_in_the_order_of_the_work_whichever_is_done_first():
-    assert list(in_forks(slow=lambda: time.sleep(0.3), fast=lambda: 1, last=lambda: 2)) == [
-        "slow",
-        "fast",
-        "last",
-    ]
-
-
 def test_a_fork_changes_nothing_here_and_says_nothing_to_anybody(capfd):
     said = []
 
@@ -69,14 +61,6 @@ def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
         found.add("slow", lambda: time.sleep(60))
         assert list(found.answers(time.monotonic() + 0.2)) == []
     assert time.monotonic() - start < 10
-
-
-def test_work_that_nobody_waits_for_is_ended():
-    start = time.monotonic()
-    with ParallelWork(lambda: time.sleep(60)) as slow:
-        process = slow.process
-    assert time.monotonic() - start < 10
-    assert not os.path.exists(f"/proc/{process}")
 
 
 def test_beside_jax_nothing_is_forked(monkeypatch):

@@ -48,19 +48,8 @@ def test_results_come_in_order_from_one_worker_that_is_made_once():
     assert os.getpid() != ends[0].result[3]
 
 
-def test_a_plan_may_grow_and_the_child_that_is_there_goes_on():
-    items, ends = [("twice", 1)], []
-    for end in run_each(DOING, None, items):
-        ends.append(end)
-        items += [("twice", len(items) + 1)] if len(items) < 3 else []
-    assert [end.result[:3] for end in ends] == [(2, None, 1), (4, None, 2), (6, None, 3)]
-    assert len({end.result[3] for end in ends}) == 1
-
-
 @pytest.mark.nightly
-def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(
-    monkeypatch,
-):
+def test_where_there_are_several_gpus_each_child_sees_one(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     items = [
         ("seeing", 0.1, "lives"),
@@ -69,9 +58,8 @@ def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_pla
     ]
     seen = [end.result for end in ended(*items, workers=2)]
     assert {one for one in seen if one} == {("3", "2"), ("5", "2")}
-    assert seen.count(None) == 1
     assert {one[0] for one in seen[-3:]} == {"3", "5"}, (
-        "of which one came in the place of what was killed"
+        "one came in the place of what was killed"
     )
     assert [end.result for end in ended(items[0])] == [("3, 5", "1")]
 
@@ -97,7 +85,6 @@ CRASHES = [
     (("kill", signal.SIGKILL), KILLED),
     (("kill", signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
     (("becoming", "sleep", "600"), "closed the stream that it answers on"),
-    (("rubbish",), "wrote something else on the stream that it answers on"),
     (("closing",), "ended with exit code 1 before it answered (os._exit?)"),
 ]
 
@@ -120,14 +107,6 @@ def test_a_crash_is_the_end_of_its_item_alone_and_another_child_takes_its_place(
         f"workers.py:{segfault.last.line} in segfault: ctypes.string_at(0)"
     )
     assert "Bad file descriptor" in closed.stderr_tail
-
-
-def test_output_that_nobody_reads_any_more_ends_no_item():
-    def left(text):
-        raise BrokenPipeError
-
-    printed, after = ended(("printing", 3), ("twice", 2), timeout=20, echo=left)
-    assert (printed.crash, after.result[0]) == (None, 4)
 
 
 def test_a_process_that_lost_its_device_is_replaced_whatever_its_worker_made_of_that():
@@ -162,15 +141,6 @@ def test_a_hang_is_stopped_after_the_timeout_and_says_where_it_was(what):
     assert (before.result[0], after.result[0]) == (2, 4)
 
 
-def test_what_was_answered_in_time_counts_however_late_it_is_looked_at():
-    ends = []
-    for end in run_each(DOING, None, [("nap", 0.1), ("nap", 0.2), ("hang",)], timeout=0.8):
-        ends.append(end)
-        time.sleep(1.2 if len(ends) == 1 else 0)
-    assert [end.result for end in ends] == [0.1, 0.2, None]
-    assert ends[2].crash.kind == "Timeout"
-
-
 def test_what_a_target_prints_goes_neither_to_stdout_nor_into_a_result_of_64_mib(capfd):
     printed, huge, after = ended(
         ("printing", 20_000), ("huge", 64 << 20), ("twice", 2), timeout=60
@@ -195,42 +165,34 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
 UNMADE = "tests.processes.workers:Unmade"
 
 
-@pytest.mark.parametrize(("how", "kind", "words"), [
-    ("crashes", "Crash", "killed by SIGSEGV (segmentation fault) while it started"),
-    ("hangs", "Timeout", "no answer within 2 s"),
-])  # fmt: skip
-def test_a_worker_that_dies_in_setup_ends_all_after_one_start(
-    how, kind, words, tmp_path, monkeypatch
-):
+# fmt: off
+@pytest.mark.parametrize(("how", "told"), [
+    ("crashes", "killed by SIGSEGV (segmentation fault) while it started"),
+    ("hangs", "no answer within 2 s"),
+    ("raises", "RuntimeError: no worker today"),
+])
+# fmt: on
+def test_a_worker_that_cannot_be_made_ends_all_after_one_start(how, told, tmp_path, monkeypatch):
     monkeypatch.setattr(each, "START_LIMIT", 2.0)
     log = str(tmp_path / "log")
     ends = list(run_each(UNMADE, (log, how), range(40)))
     assert [end.index for end in ends] == list(range(40))
-    assert all(end.crash.words.startswith(words) for end in ends)
-    assert {end.crash.kind for end in ends} == {kind}
+    assert all(told in end.why for end in ends)
     assert Path(log).read_text() == "made\n"
 
 
-def test_a_worker_that_cannot_be_made_ends_every_item_with_the_reason(tmp_path):
-    ends = list(run_each(UNMADE, (str(tmp_path / "log"), "raises"), range(3), workers=2))
-    assert [end.index for end in ends] == [0, 1, 2]
-    assert all("RuntimeError: no worker today" in end.raised.message for end in ends)
-
-
-def test_starts_that_fail_twice_after_one_that_did_not_end_the_rest(tmp_path):
+def test_a_start_that_fails_while_no_other_child_works_ends_the_rest(tmp_path):
     log = str(tmp_path / "log")
     ends = list(run_each(UNMADE, (log, "twice"), range(9)))
     assert [end.crash.words.endswith("while it started") for end in ends] == [False] + [True] * 8
-    assert Path(log).read_text() == "made\n" * 3
+    assert Path(log).read_text() == "made\n" * 2
 
 
 def test_two_workers_work_at_once_and_results_come_as_they_are_done():
-    start = time.monotonic()
     ends = ended(("nap", 1.5), ("nap", 0.1), ("segfault",), ("nap", 0.2), workers=2)
     assert sorted(end.index for end in ends) == [0, 1, 2, 3]
     assert ends[-1].index == 0
     assert [end.index for end in ends if end.crash] == [2]
-    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("how", ["in its group", "in a session", "without its word"])
@@ -247,13 +209,6 @@ def test_closing_the_iterator_leaves_no_process(tmp_path, how):
     ends.close()
     assert gone(child)
     assert gone(grandchild)
-
-
-def test_a_timeout_stops_grandchildren_too(tmp_path):
-    file = tmp_path / "grandchild"
-    (end,) = ended(("with_a_grandchild", str(file), "in a session"), timeout=1.5)
-    assert end.crash.kind == "Timeout"
-    assert gone(int(file.read_text()))
 
 
 SCRIPT = """
@@ -283,11 +238,8 @@ def test_a_parent_that_is_interrupted_or_killed_leaves_no_child(number, hang, tm
         assert lives(child)
         parent.send_signal(number)
         out, err = parent.communicate(timeout=20)
-    assert (
-        parent.returncode == -number
-        if number != signal.SIGINT
-        else parent.returncode in (-2, 130, 1)
-    )
+    allowed = (-2, 130, 1) if number == signal.SIGINT else (-number,)
+    assert parent.returncode in allowed
     assert out == ""
     assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
     assert gone(child)
@@ -305,21 +257,3 @@ def test_the_main_module_of_the_user_is_not_run_again(tmp_path):
     )  # fmt: skip
     if sys.version_info >= (3, 11):
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n[None]\n", "")
-
-
-def test_it_works_from_a_thread_that_ends_before_its_children():
-    import threading
-
-    ends = run_each(DOING, None, [("twice", 1), ("nap", 0.5), ("twice", 3)])
-    first = []
-    thread = threading.Thread(target=lambda: first.append(next(ends)))
-    thread.start()
-    thread.join()
-    assert [end.crash for end in [*first, *ends]] == [None, None, None]
-
-
-def test_what_was_told_before_ctrl_c_is_heard():
-    told = []
-    with pytest.raises(KeyboardInterrupt):
-        ended(("telling",), told=lambda index, words: told.append((index, words)))
-    assert told == [(0, "the first"), (0, "the second")]

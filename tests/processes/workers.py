@@ -12,8 +12,6 @@ import time
 import types
 from pathlib import Path
 
-from gradprobe.processes import tell
-
 
 class Doing:
     """`worker((what, *details))` does it."""
@@ -85,11 +83,6 @@ class Doing:
     def huge(self, count):
         return b"x" * count
 
-    def telling(self):
-        tell(Interrupting("the first"))
-        tell("the second")
-        time.sleep(60)
-
     def printing(self, lines):
         for number in range(lines):
             print(f"line {number} of Python", "." * 80)
@@ -102,14 +95,6 @@ class Doing:
 
     def becoming(self, *command):
         os.execvp(command[0], command)
-
-    def rubbish(self):
-        for descriptor in range(3, 64):
-            try:
-                os.write(descriptor, b"not a message, and long enough to be one")
-            except OSError:
-                continue
-        time.sleep(600)
 
     def raising(self, words):
         raise ValueError(words)
@@ -145,18 +130,3 @@ class Unmade:
 
     def __call__(self, item):
         os.kill(os.getpid(), signal.SIGSEGV)
-
-
-class Interrupting(str):
-    """Words at which Ctrl-C comes when they are read for the first time."""
-
-    def __reduce__(self):
-        return read_at_the_second_time, (str(self),)
-
-
-def read_at_the_second_time(words, seen=[]):  # noqa: B006 - it is to last
-    seen.append(words)
-    if len(seen) == 1:
-        time.sleep(0.5)  # what is told next comes meanwhile
-        raise KeyboardInterrupt
-    return words

@@ -25,22 +25,16 @@ OFF = 1e6 * ROUNDING  # 3.7e-4
 
 def draw(*shape: int, seed: int) -> Tensor:
     """Float64 uniform on [-1, 1)."""
-    return (
-        2 * torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        - 1
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.rand(shape, dtype=torch.float64, generator=generator) - 1
 
 
 def softmax_inputs(
     m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2
 ) -> Inputs:
     """q, k, v, do of two batches."""
-    shapes = {
-        "q": (2, heads, m, d),
-        "k": (2, kv_heads, n, d),
-        "v": (2, kv_heads, n, dv),
-        "do": (2, heads, m, dv),
-    }
+    q, k = (2, heads, m, d), (2, kv_heads, n, d)
+    shapes = {"q": q, "k": k, "v": (*k[:3], dv), "do": (*q[:3], dv)}
     return {name: draw(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
@@ -48,14 +42,9 @@ def lazy_inputs(
     n_ctx: int = 7, d: int = 3, window: int | None = 3, tau: tuple[float, ...] = (0.7, -0.8, 0.0)
 ) -> Inputs:
     """q, k, v, do, bias, tau of two batches, one head for each tau, with the family."""
-    heads = len(tau)
-    inputs = softmax_inputs(n_ctx, n_ctx, d, d, heads, heads)
-    bias = None if window is None else draw(heads, window, seed=4)
-    return inputs | {
-        "family": "lazy",
-        "bias": bias,
-        "tau": torch.tensor(tau, dtype=torch.float64),
-    }
+    inputs = softmax_inputs(n_ctx, n_ctx, d, d, len(tau), len(tau))
+    bias = None if window is None else draw(len(tau), window, seed=4)
+    return inputs | {"family": "lazy", "bias": bias, "tau": torch.tensor(tau).double()}
 
 
 def sequence_of(
@@ -69,14 +58,8 @@ def sequence_of(
 
 
 def seen_keys(
-    i: int,
-    rows: range,
-    keys: range,
-    causal: bool,
-    window: tuple[int, int],
-    align: str,
-    length: int | None,
-) -> dict[int, int]:
+    i: int, rows: range, keys: range, causal: bool, window: tuple[int, int], align: str, length: int | None
+) -> dict[int, int]:  # fmt: skip
     """The keys that query row i sees, and how far each lies behind the row's own one, counted from the end of the rows
     and keys ("bottom-right": the last row's own key is the last one) or from their beginning ("top-left")."""
     if length is not None and i >= length:
@@ -90,27 +73,12 @@ def seen_keys(
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    family: str = "softmax",
-    causal: bool = False,
-    scale: float | None = None,
-    bias: Tensor | None = None,
-    tau: Tensor | None = None,
-    window: tuple[int, int] | None = None,
-    softcap: float | None = None,
-    seqlens: Tensor | None = None,
-    align: str = "bottom-right",
-    alibi: Tensor | None = None,
-    mask: Tensor | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
-    keep: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, family: str = "softmax", causal: bool = False, scale: float | None = None,
+    bias: Tensor | None = None, tau: Tensor | None = None, window: tuple[int, int] | None = None,
+    softcap: float | None = None, seqlens: Tensor | None = None, align: str = "bottom-right",
+    alibi: Tensor | None = None, mask: Tensor | None = None, sinks: Tensor | None = None, dropout: float = 0.0,
+    keep: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """O, LSE, S (before softcap, bias and mask), P by row, and Z of the visible entries in one line.
 
     Args:
@@ -126,62 +94,42 @@ def forward(
         list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True)) if packed else None
     )
     one_way = causal or family == "lazy"
-    seen = {
-        (b, i): seen_keys(
-            i, *sequence_of(i, m, n, starts), one_way, window or (-1, -1), align, lengths[b]
-        )
-        for b in range(batch)
-        for i in range(m)
-    }
-    behind = [seen[b, i] for b, _, i in places]
-    if mask is not None:
-        allowed = mask.expand(batch, heads, m, n).flatten(0, 2).tolist()
-        behind = [
-            {j: back for j, back in row.items() if allowed[r][j]} for r, row in enumerate(behind)
-        ]
-    keys = [torch.tensor(list(row), dtype=torch.long) for row in behind]
+    full, one_way = (batch, heads, m, n), causal or family == "lazy"
     k, v = (t.repeat_interleave(heads // k.shape[1], 1) for t in (k, v))
-
     s = (1 / d**0.5 if scale is None else scale) * torch.einsum("bhmd,bhnd->bhmn", q, k)
-    t = [row[js] for row, js in zip(s.flatten(0, 2).unbind(), keys, strict=True)]
-    t = [row if softcap is None else softcap * torch.tanh(row / softcap) for row in t]
-    if bias is not None and family == "softmax":
-        by_row = bias.expand(batch, heads, m, n).flatten(0, 2).unbind()
-        t = [row + by_row[r][keys[r]] for r, row in enumerate(t)]
-    elif bias is not None:
-        by_head = torch.nn.functional.pad(bias, (0, n)).unbind()
-        t = [
-            row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)
-        ]
-    if alibi is not None:
-        far = [
-            torch.tensor([abs(back) for back in row.values()], dtype=s.dtype) for row in behind
-        ]
-        t = [row - alibi[h] * away for row, away, (_, h, _) in zip(t, far, places, strict=True)]
-    if sinks is not None:
-        t = [
-            torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)
-        ]
-    lse = torch.stack([row.detach().exp().sum().log() for row in t])
-    shares = [row.softmax(0)[: len(js)] for row, js in zip(t, keys, strict=True)]
-    p = torch.stack(
-        [s.new_zeros(n).index_put((js,), row) for row, js in zip(shares, keys, strict=True)]
-    )
-
-    weights = [row[js] for row, js in zip(p.unbind(), keys, strict=True)]
-    if tau is not None:
-        weights = [
-            row + tau[h] / (i + 1) for row, (_, h, i) in zip(weights, places, strict=True)
-        ]
-    z = torch.cat(weights).detach()
-    weights = weights if tau is None else [row.relu() for row in weights]
-    if keep is not None:
-        kept = [row[js] for row, js in zip(keep.flatten(0, 2).unbind(), keys, strict=True)]
-        weights = [row * here / (1 - dropout) for row, here in zip(weights, kept, strict=True)]
-    values = v.flatten(0, 1).unbind()
-    o = torch.stack([row @ values[r // m][keys[r]] for r, row in enumerate(weights)])
+    seen, lses, shares = list[Tensor](), list[Tensor](), list[Tensor]()
+    for (b, h, i), scores in zip(places, s.flatten(0, 2).unbind(), strict=True):
+        of = sequence_of(i, m, n, starts)
+        behind = seen_keys(i, *of, one_way, window or (-1, -1), align, lengths[b])
+        if mask is not None:
+            allowed = mask.expand(full)[b, h, i]
+            behind = {j: back for j, back in behind.items() if allowed[j]}
+        js = torch.tensor(list(behind), dtype=torch.long)
+        row = scores[js]
+        row = row if softcap is None else softcap * torch.tanh(row / softcap)
+        if bias is not None and family == "softmax":
+            row = row + bias.expand(full)[b, h, i][js]
+        elif bias is not None:
+            row = row + torch.nn.functional.pad(bias, (0, n))[h][i - js]
+        if alibi is not None:
+            row = row - alibi[h] * torch.tensor(list(behind.values()), dtype=s.dtype).abs()
+        if sinks is not None:
+            row = torch.cat([row, sinks[h : h + 1]])
+        seen.append(js)
+        lses.append(row.detach().exp().sum().log())
+        share = row.softmax(0)[: len(js)]
+        shares.append(s.new_zeros(n).index_put((js,), share))
+    p, o, z = torch.stack(shares), list[Tensor](), list[Tensor]()
+    for (b, h, i), js, share in zip(places, seen, p.unbind(), strict=True):
+        weight = share[js] if tau is None else share[js] + tau[h] / (i + 1)
+        z.append(weight.detach())
+        weight = weight if tau is None else weight.relu()
+        if keep is not None:
+            weight = weight * keep[b, h, i][js] / (1 - dropout)
+        o.append(weight @ v[b, h][js])
     rows = (batch, heads, m)
-    return {"O": o.unflatten(0, rows), "LSE": lse.view(rows), "S": s, "P": p, "Z": z}
+    o, lse = (torch.stack(each).unflatten(0, rows) for each in (o, lses))
+    return {"O": o, "LSE": lse, "S": s, "P": p, "Z": torch.cat(z)}
 
 
 def by_autograd(q: Tensor, k: Tensor, v: Tensor, do: Tensor, **options) -> dict[str, Tensor]:

@@ -29,34 +29,23 @@ BROADCAST = "must broadcast to [B, H, M, N] = [2, 2, 7, 7], got"
     ("words", "options"),
     [
         (f"v {BESIDE} [2, 1, 7, 3]", {"v": draw(2, 1, 7, 3, seed=0)}),
-        (f"k {BESIDE} [3, 2, 7, 3]", {"k": draw(3, 2, 7, 3, seed=0)}),
         (f"k {BESIDE} [2, 2, 7, 4]", {"k": draw(2, 2, 7, 4, seed=0)}),
-        (f"do {BESIDE} [2, 2, 7, 4]", {"do": draw(2, 2, 7, 4, seed=0)}),
         ("family must be lazy or softmax, got 'linear'", {"family": "linear"}),
         ("q must have four axes, [B, H, L, D], got [2, 7, 3]", {"q": draw(2, 7, 3, seed=0)}),
         ("the heads of k must divide those of q, got 3 and 4", softmax_inputs(heads=4, kv_heads=3)),
         ("seqlens must lie in 0 to 7, got [3, -1]", {"seqlens": torch.tensor([3, -1])}),
-        ("seqlens must be [B] = [2], got [3]", {"seqlens": torch.tensor([3, 4, 5])}),
         (
             "seqlens (right padding) needs as many keys as query rows, got 7 and 4",
             softmax_inputs(4, 7) | {"seqlens": torch.tensor([3, 4])},
         ),
-        ("softcap must be above 0, got 0.0", {"softcap": 0.0}),
         ("the softmax family has no tau", {"tau": draw(2, seed=0)}),
         ("align must be bottom-right or top-left, got 'middle'", {"align": "middle"}),
         (f"bias {BROADCAST} [3, 1, 7, 7]", {"bias": draw(3, 1, 7, 7, seed=0)}),
-        (f"mask {BROADCAST} [1, 1, 1, 7, 7]", {"mask": draw(1, 1, 1, 7, 7, seed=0) > 0}),
         ("mask must be bool, True where a row attends, got torch.float64", {"mask": draw(7, 7, seed=0)}),
         ("alibi must be [H] = [2], got [1]", {"alibi": draw(1, seed=0)}),
-        ("sinks must be [H] = [2], got [2, 1]", {"sinks": draw(2, 1, seed=0)}),
-        ("dropout must be at least 0 and below 1, got 1.0", {"dropout": 1.0}),
         ("dropout must be at least 0 and below 1, got nan", {"dropout": float("nan")}),
         ("dropout needs keep, what it kept, got None beside a dropout of 0.5", {"dropout": 0.5}),
         ("keep must be [B, H, M, N] = [2, 2, 7, 7], got [1, 2, 7, 7]", {"dropout": 0.5, "keep": KEEP}),
-        (
-            "keep must be bool, True where P is kept, got torch.float64",
-            {"dropout": 0.5, "keep": draw(2, 2, 7, 7, seed=0)},
-        ),
         (
             "cu_seqlens needs a batch of 1, which holds every packed sequence, got 2",
             {"cu_seqlens_q": torch.tensor([0, 7])},
@@ -77,7 +66,6 @@ def test_a_tile_of_nothing(tile):
 @pytest.mark.parametrize(
     ("words", "n", "options"),
     [
-        ("cu_seqlens_q must ascend from 0 to 7, got [1, 7]", 7, {"q": [1, 7]}),
         ("cu_seqlens_q must ascend from 0 to 7, got [0, 5, 3, 7]", 7, {"q": [0, 5, 3, 7]}),
         ("cu_seqlens_k must ascend from 0 to 9, got [0, 3, 7]", 9, {"q": [0, 3, 7]}),
         (
@@ -85,7 +73,6 @@ def test_a_tile_of_nothing(tile):
             9, {"q": [0, 3, 7], "k": [0, 9]},
         ),
         ("cu_seqlens_q must be [n + 1] integers for n sequences, got torch.int64 [1]", 7, {"q": [7]}),
-        ("cu_seqlens_q must be [n + 1] integers for n sequences, got torch.float32 [2]", 7, {"q": [0.0, 7.0]}),
         (
             "seqlens (right padding) and cu_seqlens (packed sequences) exclude each other, got both",
             7, {"q": [0, 7], "seqlens": torch.tensor([7])},
@@ -104,13 +91,9 @@ def test_packed_sequences(words, n, options):
     ("words", "options"),
     [
         ("lazy bias must be [H, W] with H = 3 and W > 0, got [8, 3]", {"bias": draw(8, 3, seed=0)}),
-        ("lazy bias must be [H, W] with H = 3 and W > 0, got [3, 0]", {"bias": draw(3, 0, seed=0)}),
         ("the lazy family needs tau [H] = [3], got [3, 1]", {"tau": draw(3, 1, seed=0)}),
-        ("the lazy family needs tau [H] = [3], got None", {"tau": None}),
         ("the lazy family is always causal and has neither window nor softcap", {"window": (2, 0)}),
-        ("the lazy family is always causal and has neither window nor softcap", {"softcap": 0.5}),
         ("the lazy family has no align, got 'top-left'", {"align": "top-left"}),
-        ("the lazy family has no dropout, got 0.5", {"dropout": 0.5}),
         *(
             (f"the lazy family has no {name}, got [3]", {name: draw(3, seed=0)})
             for name in ("alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")

@@ -67,11 +67,6 @@ SOFTMAX_MOVES = {
 }  # fmt: skip
 
 
-def test_a_wrong_ds_leaves_dbias_alone_under_softcap_where_dbias_is_a_sum_of_dt():
-    assert changed(softmax(softcap=0.5), "dS") == {"dQ", "dK"}
-    assert changed(softmax(softcap=0.5), "delta") == {"dS", "dQ", "dK", "dBias"}
-
-
 OF_DSINK = ("LSE", "P", "O", "delta")
 
 
@@ -81,12 +76,6 @@ def test_a_wrong_value_moves_dsink_by_lse_or_delta_and_dalibi_as_it_moves_dbias(
     of_sink = {"dSink"} if name in OF_DSINK else set()
     of_alibi = {"dAlibi"} if "dBias" in moved else set()
     assert changed(full(), name) == moved | of_sink | of_alibi
-
-
-def test_an_lse_of_minus_infinity_given_for_a_dead_row_leaves_dsink_finite():
-    x = softmax(sinks=draw(4, seed=7), mask=torch.zeros(7, 1, dtype=torch.bool))
-    dead = torch.full((2, 4), -torch.inf, dtype=torch.float64)
-    assert (evaluate(x, TILE, {"LSE": dead})["dSink"] == 0).all()
 
 
 LAZY_MOVES = {

@@ -41,14 +41,6 @@ def test_what_each_row_sees(m, n, options, rows):
         assert seen == rows.split()[first:]
 
 
-def test_a_mask_of_one_batch_hides_by_its_own_head():
-    q, mask = torch.zeros(1, 2, 2, 1, dtype=torch.float64), torch.tensor([True, False])
-    x = Attention("softmax", q, q, q, q, 1.0, False, mask=mask.view(2, 1, 1))
-    seen = x.valid(Tile(0, slice(0, 2), slice(0, 1)))[:, 0].expand(2, 2)
-    assert seen.tolist() == [[True, True], [False, False]]
-    assert not x.valid(Tile(0, slice(1, 2), slice(0, 1))).any()
-
-
 @pytest.mark.parametrize("family", ["softmax", "lazy"])
 def test_a_nan_in_the_padding_reaches_nothing(family):
     inputs = lazy_inputs() if family == "lazy" else softmax_inputs()

@@ -1,7 +1,6 @@
 """However a problem is cut, the results are the same, and no place is missed or done twice."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -44,17 +43,6 @@ def test_tiles_of_rows_and_heads_add_up_to_the_whole_and_without_matrices_the_re
         assert all(torch.equal(value, actual[name]) for name, value in rest.items())
 
 
-def packed(of_queries, of_keys, **options) -> Attention:
-    """Sequences that end so, one head each."""
-    inputs = {
-        name: tensor[:1] for name, tensor in softmax_inputs(of_queries[-1], of_keys[-1]).items()
-    }
-    ends = {"cu_seqlens_q": torch.tensor(of_queries), "cu_seqlens_k": torch.tensor(of_keys)}
-    return Attention(
-        **{"family": "softmax", **inputs, **ends, "scale": 0.5, "causal": False} | options
-    )
-
-
 def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none():
     x = Attention(
         **{"family": "softmax", **softmax_inputs(13, 13)},
@@ -66,20 +54,3 @@ def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none(
     assert seen == [slice(0, 9), slice(0, 13)]
     none = replace(x, seqlens=torch.tensor([0, 13]))
     assert none.seen_keys(Tile(0, slice(0, 2), slice(4, 13))) == slice(0, 1)
-
-
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(
-    "options", [{}, {"causal": True}, {"window": (2, 1)}, {"window": (0, -1)}], ids=str
-)
-def test_no_key_outside_of_those_is_visible_where_sequences_have_other_numbers_of_keys_than_rows(
-    options, align
-):
-    for of_keys in ([0, 9, 9, 11], [0, 1, 8, 8], [0, 0, 3, 12]):
-        x = packed([0, 4, 7, 13], of_keys, align=align, **options)
-        for first, end in product(range(13), range(1, 14)):
-            tile = Tile(0, slice(0, 2), slice(first, end))
-            if first < end:
-                hidden = x.valid(tile)
-                hidden[..., x.seen_keys(tile)] = False
-                assert not hidden.any(), tile

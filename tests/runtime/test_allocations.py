@@ -67,9 +67,10 @@ def test_a_store_outside_is_told_with_the_name_of_the_result_or_the_line_that_al
         whole(named)[named.storage_offset() + 4] = 1.0
         whole(other)[other.storage_offset() - 2] = 1.0
     first, second = allocations.breaches({named.untyped_storage().data_ptr(): "dV"})
-    assert (first.tensor, first.side, first.offset, first.count) == ("dV", "after", 1, 1)
+    found = first.tensor, first.place, first.offset, first.count
+    assert found == ("dV", "after its last element", 1, 1)
     assert second.tensor.startswith("the tensor allocated at test_allocations.py:")
-    assert (second.side, second.offset) == ("before", 2)
+    assert (second.place, second.offset) == ("before its first element", 2)
 
 
 def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_but_not_of_what_only_moves():

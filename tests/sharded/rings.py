@@ -24,7 +24,6 @@ from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ring.py"
-_MERGED = "o = o * (lse - safe).exp()[..., None] +"
 _MADE = "        p = (scores(k, step) - lse[..., None]).exp()\n"
 _SENT = "        k, v, dk, dv = exchange([k, v, dk, dv], rank, world_size, group)\n"
 _SEEN = "        s = scores(k, step)\n"
@@ -35,10 +34,8 @@ FAULTS = MappingProxyType(
         "last step": (_SEEN, _SEEN + "        s = s if step < world_size - 1 else s - torch.inf\n"),
         "misrouted": (_SENT, _SENT.replace(" dk,", "").replace(", dk", "") + "        if step < world_size - 1:\n"
                       "            (dk,) = exchange([dk], rank, world_size, group)\n"),
-        "rescale": (_MERGED, "o = (o if (rank, step) == (2, 1) else o * (lse - safe).exp()[..., None]) +"),
         "stale": (_MADE, "        here, last = (k, v), (k, v) if step == 0 else here\n"
                   "        k, v = last if (rank, step) == (3, 2) else here\n" + _MADE),
-        "order": ("2 * world_size - 2 - rank", "world_size - 1 + rank"),
         "dk": ("dk += ", "dk += (rank != 3 or step != 2) * "),
     }
 )  # fmt: skip

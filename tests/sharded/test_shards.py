@@ -52,7 +52,3 @@ def test_shards_of_two_dtypes_are_refused():
         shards(seqlen=4).joined(
             [torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3).bfloat16()], "bhmd"
         )
-
-
-def test_the_default_length_can_be_cut_in_two_for_each_rank():
-    assert softmax_case(ranks=5).seqlen_q == 80

@@ -67,29 +67,12 @@ def test_a_layout_that_it_is_not_told_of_is_refused(target):
     given = tensors()
     with pytest.raises(ValueError, match=r"launch_delta is not told of o\.stride\(3\)"):
         found.function(**given | {"o": torch.randn(2, 3, 4, 5).mT})
-    with pytest.raises(ValueError, match="takes one number of heads"):
-        found.function(**tensors(g=1))
-    with pytest.raises(ValueError, match="takes one length of queries and keys"):
-        found.function(**tensors(n=7))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        (
-            "const float *o, const float *dout, float *delta, int magic",
-            "needs a parameter 'magic'",
-        ),
-        (
-            "const float *o, const float *dout, const float *delta, int n, int d",
-            "writes nothing that is an intermediate",
-        ),
-    ],
-)
-def test_what_cannot_be_passed_is_told(target, parameters, words):
-    with pytest.raises(UsageFailure) as refused:
+def test_what_cannot_be_passed_is_told(target):
+    parameters = "const float *o, const float *dout, float *delta, int magic"
+    with pytest.raises(UsageFailure, match="needs a parameter 'magic'"):
         target(parameters, LAUNCH.format(rows="1", o_row="1", do_row="1"))
-    assert words in str(refused.value)
 
 
 def test_a_name_that_is_no_launcher_lists_those_that_are(target, tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...inputs.saved import OPTIONS, TENSORS, SavedInputs, layouts_in_words, save
+from ...inputs.saved import OPTIONS, TENSORS, SavedInputs, save
 from ...inputs.tensor_layouts import placements_of
 from ...model.failures import UsageFailure
 from ...targets.naming import canonical_name, conventions, readable
@@ -252,13 +252,15 @@ def _layout(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
 
 
 def _in_words(found: SavedInputs) -> str:
-    """`B 2, H 3, L 20, D 8, float32, causal; q k v strided, do blhd`."""
+    """`B 2, H 3, L 20, D 8, float32, causal, do strided`."""
     q = found.values["q"]
     words = [f"{axis} {size}" for axis, size in zip("BHLD"[-q.dim() :], q.shape, strict=False)]
     words.append(str(q.dtype).removeprefix("torch."))
     words += [name for name in ("bias", "mask") if name in found.values]
     words += ["causal"] if found.options.get("causal") else []
-    return f"{', '.join(words)}; {layouts_in_words(found)}"
+    places = found.placements.items()
+    strided = [name for name, at in places if at.strides != found.values[name].stride()]
+    return ", ".join([*words, *([f"{' '.join(strided)} strided"] if strided else [])])
 
 
 def put_in_place(

@@ -14,10 +14,8 @@ import sys
 from types import CodeType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# Of one copy: where it lies, and where it is told that it was loaded.
-_COPY = "GRADPROBE_MUTANT"
-# "package.module:function", called before the program begins.
-_ENTRY = "GRADPROBE_ENTRY"
+# Of one copy: where it lies, and where it is told that it was loaded; and "package.module:function", called first.
+_COPY, _ENTRY = "GRADPROBE_MUTANT", "GRADPROBE_ENTRY"
 
 
 def load_from_copy(file: str, copy: str, loaded: str) -> None:

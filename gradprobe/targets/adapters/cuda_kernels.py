@@ -12,8 +12,6 @@ from torch import Tensor
 import gradprobe.kernels
 from gradprobe import cuda
 
-from . import narrowed
-
 # A block has THREADS x THREADS threads; the sizes of tiles are multiples of it.
 THREADS = 16
 _FOLDER = Path(gradprobe.kernels.__file__).parent / "cuda"
@@ -41,13 +39,13 @@ class _Launches:
         return {"LSE": lse, "O": o}
 
 
-def flash_cuda_backward(
+def flash_cuda(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
     window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
-    seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
-    block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+    seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32,
+    dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of softmax attention; in float32 delta, P, dP and dS; O and LSE where they were computed here.
+    """Forward and gradients of softmax attention; in float32 LSE, delta, P, dP and dS.
 
     Tensors are float32 or float16 with any strides, tiles multiples of 16 up to 256. Raises ValueError: they are not.
     """
@@ -70,21 +68,16 @@ def flash_cuda_backward(
         extra_strides=_strides(lengths, 1),
         options=(scale, softcap or 0.0, *sizes, *sides),
     )
-    own = launches.forward("flash_forward", q, k, v) if o is None or lse is None else {}
-    o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
+    own = launches.forward("flash_forward", q, k, v)
     gradients = _outputs((dq, dk, dv), (q, k, v))
-    return own | _flash_gradients(launches, (q, k, v, do), o, lse, gradients, block_m)
-
-
-# Forward and backward with everything exposed.
-flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
+    return own | _flash_gradients(launches, (q, k, v, do), own, gradients, block_m)
 
 
 def _flash_gradients(
-    launches: _Launches, inputs: tuple[Tensor, ...], o: Tensor, lse: Tensor, gradients: tuple[Tensor, ...],
+    launches: _Launches, inputs: tuple[Tensor, ...], found: dict[str, Tensor], gradients: tuple[Tensor, ...],
     row_threads: int,
 ) -> dict[str, Tensor]:  # fmt: skip
-    (q, k, v, do), (dq, dk, dv) = inputs, gradients
+    (q, k, v, do), (dq, dk, dv), o, lse = inputs, gradients, found["O"], found["LSE"]
     delta = _float32(q, *q.shape[:3])
     # Tiles that hold no visible key are not visited.
     p, dp, ds = (_float32(q, *q.shape[:3], k.shape[2], zero=True) for _ in range(3))
@@ -94,19 +87,17 @@ def _flash_gradients(
     launches.module.flash_preprocess(launches.row_grid, row_threads, 0, *own)
     taken = (*inputs, *launches.extras, lse, delta)
     steps = (*_strided(*inputs), *launches.extra_strides, *_strided(lse, delta))
-    for kernel, grid, made in (
-        ("flash_dq", launches.row_grid, (dq, p, dp, ds)),
-        ("flash_dkdv", launches.key_grid, (dk, dv)),
-    ):
-        launch = (grid, (THREADS, THREADS), launches.backward_bytes)
-        arguments = (*taken, *made, *steps, *_strided(*made), *launches.options)
-        launches.module[kernel](*launch, *arguments)
+    block, end = ((THREADS, THREADS), launches.backward_bytes), launches.options
+    of_rows, of_keys = (dq, p, dp, ds), (dk, dv)
+    module, row_grid, key_grid = launches.module, launches.row_grid, launches.key_grid
+    module.flash_dq(row_grid, *block, *taken, *of_rows, *steps, *_strided(*of_rows), *end)
+    module.flash_dkdv(key_grid, *block, *taken, *of_keys, *steps, *_strided(*of_keys), *end)
     return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
 
 
-def lazy_cuda_backward(
+def lazy_cuda(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None,
-    seqlens: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32, block_n: int = 32,
+    seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32,
     dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The same of lazy attention, with dTau [H], and dBias [H, W] of a bias [H, W] by distance i - j."""
@@ -127,15 +118,11 @@ def lazy_cuda_backward(
         extra_strides=(*_strides(wide, 2), *_strides(slopes, 1), *_strides(lengths, 1)),
         options=(scale, heads, length, dim, 0 if bias is None else bias.shape[1]),
     )
-    own = launches.forward("lazy_forward", q, k, v) if lse is None else {}
-    lse, gradients = own["LSE"] if lse is None else lse, _outputs((dq, dk, dv), (q, k, v))
-    found = own | _lazy_gradients(launches, (q, k, v, do), lse, gradients)
+    found = launches.forward("lazy_forward", q, k, v)
+    gradients = _outputs((dq, dk, dv), (q, k, v))
+    found |= _lazy_gradients(launches, (q, k, v, do), found["LSE"], gradients)
     found["dTau"] = found["dTau"].to(tau.dtype)
     return found if bias is None else found | {"dBias": found["dBias"].to(bias.dtype)}
-
-
-# Forward and backward with everything exposed.
-lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
 
 
 def _lazy_gradients(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-
-from . import narrowed
 
 _REFUSED = ("No available kernel", "No viable backend")
 
@@ -20,47 +20,28 @@ _REFUSED = ("No available kernel", "No viable backend")
 def sdpa(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
     window: tuple[int, int] | None = None, bias: Tensor | None = None, alibi: Tensor | None = None,
-    mask: Tensor | None = None, seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
+    mask: Tensor | None = None, seqlens: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     rows, keys = q.shape[2], k.shape[2]
-    others = (window, bias, alibi, mask, seqlens, cu_seqlens_q)
     # The fused kernels take part only without a mask, which at long lengths would not fit either.
-    is_plain = all(option is None for option in others)
+    is_plain = all(option is None for option in (window, bias, alibi, mask, seqlens))
     is_causal = causal and is_plain and (align == "top-left" or rows == keys)
     attn_mask = None
     if not is_causal and (causal or not is_plain):
-        distance, in_one_sequence = _distances(q, k, align, cu_seqlens_q, cu_seqlens_k)
-        seen = [part for part in (mask, in_one_sequence) if part is not None]
+        i, j = (torch.arange(size, device=q.device) for size in (rows, keys))
+        # [M, N] how far each key lies before the diagonal of each row.
+        distance = i[:, None] - j + (keys - rows if align == "bottom-right" else 0)
+        seen = [] if mask is None else [mask]
         if causal or window is not None:
             left, right = (side if side >= 0 else rows + keys for side in window or (-1, -1))
             seen.append((distance <= left) & (distance >= (0 if causal else -right)))
         if seqlens is not None:
-            i, j = (torch.arange(size, device=q.device) for size in (rows, keys))
             ends = seqlens.view(-1, 1, 1, 1)
             seen += [i[:, None] < ends, j < ends]
         attn_mask = _joined(seen, bias, alibi, distance)
     how = {"is_causal": is_causal, "enable_gqa": q.shape[1] != k.shape[1]}
     return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, scale=scale, **how)
-
-
-def _distances(
-    q: Tensor, k: Tensor, align: str, row_ends: Tensor | None, key_ends: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """[M, N] how far each key lies before the diagonal of each row; of packed sequences, whether both are in one."""
-    i, j = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
-    at_end = align == "bottom-right"
-    if row_ends is None or key_ends is None:
-        return i[:, None] - j + (len(j) - len(i) if at_end else 0), None
-    of_row, of_key = (
-        torch.searchsorted(ends[1:].contiguous().long(), index, right=True)
-        for ends, index in ((row_ends, i), (key_ends, j))
-    )
-    diagonal = i - row_ends[of_row]
-    if at_end:
-        diagonal = diagonal + (key_ends.diff() - row_ends.diff())[of_row]
-    return diagonal[:, None] - (j - key_ends[of_key]), of_row[:, None] == of_key
 
 
 def _joined(
@@ -88,24 +69,32 @@ def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
         except RuntimeError as error:
             if not str(error).startswith(_REFUSED):
                 raise
-            words = f"PyTorch's {kernel} kernel does not take this: {_reasons(told)}"
-            raise RuntimeError(words) from error
+            texts = (str(each.message).partition(" (Triggered internally")[0] for each in told)
+            reasons = dict.fromkeys(text.strip().rstrip(".") for text in texts)
+            kept = [
+                each for each in reasons
+                if not each.endswith("because:") and "runtime disabled" not in each
+            ]  # fmt: skip
+            why = "; ".join(kept) or "PyTorch gives no reason"
+            raise RuntimeError(f"PyTorch's {kernel} kernel does not take this: {why}") from error
 
 
-def _reasons(told: list[warnings.WarningMessage]) -> str:
-    reasons = dict[str, None]()
-    for warning in told:
-        word = str(warning.message).partition(" (Triggered internally")[0].strip()
-        if not word.endswith("because:") and "runtime disabled" not in word:
-            reasons[word.rstrip(".")] = None
-    return "; ".join(reasons) or "PyTorch gives no reason"
+def _alone(backend: SDPBackend, kernel: str, *lacking: str) -> Callable[..., Tensor]:
+    """`sdpa` by one kernel, without the parameters that it has no way to take."""
+
+    @functools.wraps(sdpa)
+    def attention(*args: Any, **kwargs: Any) -> Tensor:
+        with _only(backend, kernel):
+            return sdpa(*args, **kwargs)
+
+    signature = inspect.signature(sdpa)
+    kept = [own for own in signature.parameters.values() if own.name not in lacking]
+    vars(attention)["__signature__"] = signature.replace(parameters=kept)
+    return attention
 
 
-_flash = functools.partial(_only, SDPBackend.FLASH_ATTENTION, "flash")
-_efficient = functools.partial(_only, SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")
-_cudnn = functools.partial(_only, SDPBackend.CUDNN_ATTENTION, "cuDNN")
-sdpa_math = narrowed(sdpa, (), functools.partial(_only, SDPBackend.MATH, "math"))
+sdpa_math = _alone(SDPBackend.MATH, "math")
 # On a GPU it takes causal from the top left, and no other mask.
-sdpa_flash = narrowed(sdpa, ("bias",), _flash)
-sdpa_efficient = narrowed(sdpa, (), _efficient)
-sdpa_cudnn = narrowed(sdpa, ("bias", "alibi"), _cudnn)
+sdpa_flash = _alone(SDPBackend.FLASH_ATTENTION, "flash", "bias")
+sdpa_efficient = _alone(SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")
+sdpa_cudnn = _alone(SDPBackend.CUDNN_ATTENTION, "cuDNN", "bias", "alibi")

@@ -1,8 +1,6 @@
 """Adapters through which gradprobe checks a lazy attention kernel: put yours where it says YOUR KERNEL.
 
     gradprobe check THIS_FILE.py:backward             the default case in three layouts
-    gradprobe check THIS_FILE.py:backward --heads 4 --tau=-1 --dtype float16
-    gradprobe diff dQ THIS_FILE.py:backward           one intermediate close up
     gradprobe check THIS_FILE.py:forward              the same kernel through autograd
 
 As it stands, plain PyTorch takes the kernel's place and everything matches. Change one thing at a time.
@@ -21,13 +19,11 @@ from torch import Tensor
 #   o, lse, delta               what your forward would have saved: O, LSE and delta, already right
 #   dq, dk, dv, dbias, dtau     full of NaN, to write the gradients into; what is there need not be returned
 #
-# A backward returns by name what the kernel keeps; the more, the earlier gradprobe can say that it goes wrong. None
-# says "not in this case":
+# The more a backward returns by name, the earlier gradprobe can say that it goes wrong. None says "not in this case":
 #
 #   LSE [B, H, L] log of the sum of exp(S), natural    P [B, H, L, L] exp(S - LSE)
 #   O [B, H, L, Dv] relu(P + tau / (i + 1)) V          dP [B, H, L, L] dO V^T where the relu lets it through, else 0
 #   delta [B, H, L] rowsum(P * dP)                     dS [B, H, L, L] P * (dP - delta)
-#   dQ, dK, dV, dTau and dBias                         in the shapes of q, k, v, tau and bias
 
 
 def backward(
@@ -35,10 +31,8 @@ def backward(
 ) -> dict[str, Tensor]:  # fmt: skip
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
-    Args:
-        q, k: [B, H, L, D].
-        v, do: [B, H, L, Dv]; do is the gradient of O. Any of them may have any strides, 0 among them. A kernel that
-            needs them contiguous should raise; gradprobe then notes that layout as skipped.
+    q and k are [B, H, L, D], v and do [B, H, L, Dv], of any strides, 0 among them. A kernel that needs them contiguous
+    should raise: that layout is then noted as skipped.
     """
     # YOUR KERNEL: dq, dk, dv, dtau, dbias = my_ops.lazy_backward(q, k, v, do, tau, bias, scale)
     # return {"dQ": dq, "dK": dk, "dV": dv, "dTau": dtau, "dBias": dbias}
@@ -52,10 +46,7 @@ def backward(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None
 ) -> Tensor:
-    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd.
-
-    Use this for a torch.autograd.Function or a whole module. Tensors of [B, L, H, D] are .transpose(1, 2) away.
-    """
+    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd."""
     # YOUR KERNEL: return MyLazyAttention.apply(q, k, v, tau, bias, scale)
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     q, k, v, tau = (tensor.to(wide) for tensor in (q, k, v, tau))

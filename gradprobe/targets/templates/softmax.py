@@ -2,7 +2,6 @@
 
     gradprobe check THIS_FILE.py:backward             the default case in three layouts
     gradprobe check THIS_FILE.py:backward --causal --heads 4 --kv-heads 2 --seqlen-k 100 --dtype float16
-    gradprobe diff dQ THIS_FILE.py:backward           one intermediate close up
     gradprobe check THIS_FILE.py:forward              the same kernel through autograd
 
 As it stands, plain PyTorch takes the kernel's place and everything matches. Change one thing at a time.
@@ -29,7 +28,7 @@ from torch import Tensor
 #   o, lse, delta            what your forward would have saved: O, LSE and delta, already right
 #   dq, dk, dv, dbias, dsink full of NaN, to write the gradients into; what is there need not be returned
 #
-# A backward returns by name what the kernel keeps; the more, the earlier gradprobe can say that it goes wrong:
+# The more a backward returns by name, the earlier gradprobe can say that it goes wrong:
 #
 #   LSE [B, H, M] log of the sum of exp(S), natural    P [B, H, M, N] exp(S - LSE)
 #   O [B, H, M, Dv] P V                                dP [B, H, M, N] dO V^T
@@ -42,12 +41,9 @@ def backward(
 ) -> dict[str, Tensor]:
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
-    Args:
-        q: [B, H, M, D].
-        k: [B, Hkv, N, D]; query head h reads key/value head h // (H / Hkv).
-        v: [B, Hkv, N, Dv].
-        do: [B, H, M, Dv], the gradient of O. All may have any strides, do 0 too. A kernel that needs them contiguous
-            should raise; gradprobe then notes that layout as skipped.
+    q is [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv] and do [B, H, M, Dv], of any strides, 0 among them; query
+    head h reads key/value head h // (H / Hkv). A kernel that needs them contiguous should raise: that layout is then
+    noted as skipped.
     """
     # YOUR KERNEL: dq, dk, dv = my_ops.attention_backward(q, k, v, do, scale, causal)
     with torch.enable_grad():
@@ -58,10 +54,7 @@ def backward(
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False) -> Tensor:
-    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd.
-
-    Use this for a torch.autograd.Function or a whole module. Tensors of [B, L, H, D] are .transpose(1, 2) away.
-    """
+    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd."""
     # YOUR KERNEL: return MyAttention.apply(q, k, v, scale, causal)
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     q, k, v = (tensor.to(wide) for tensor in (q, k, v))
