@@ -44,7 +44,11 @@ def lazy_inputs(
     """q, k, v, do, bias, tau of two batches, one head for each tau, with the family."""
     inputs = softmax_inputs(n_ctx, n_ctx, d, d, len(tau), len(tau))
     bias = None if window is None else draw(len(tau), window, seed=4)
-    return inputs | {"family": "lazy", "bias": bias, "tau": torch.tensor(tau, dtype=torch.double)}
+    return inputs | {
+        "family": "lazy",
+        "bias": bias,
+        "tau": torch.tensor(tau, dtype=torch.double),
+    }
 
 
 def sequence_of(
