@@ -31,8 +31,7 @@ class Launch:
 
     entry: Any
     """A function of Python, or a CUDA kernel."""
-    backend: str
-    """Of BACKENDS."""
+    backend: str  # of BACKENDS
     storages: Collection[int] = ()
     """That it was given, as `storage_of` numbers them."""
     call: Any = None
@@ -121,11 +120,8 @@ class Language:
 
 @functools.cache
 def languages() -> tuple[Language, ...]:
-    found = list[Language]()
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg:
-            found.append(importlib.import_module(f"{__name__}.{module.name}").LANGUAGE)
-    return tuple(found)
+    folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
+    return tuple(importlib.import_module(f"{__name__}.{name}").LANGUAGE for name in folders)
 
 
 @contextlib.contextmanager

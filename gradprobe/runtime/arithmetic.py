@@ -20,11 +20,7 @@ _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CUBLAS = "torch.backends.cuda.matmul"
-_SETTERS = (
-    "_set_cublas_allow_tf32",
-    "_set_float32_matmul_precision",
-    "_set_fp32_precision_setter",
-)
+_SETTERS = "_set_cublas_allow_tf32 _set_float32_matmul_precision _set_fp32_precision_setter"
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,7 @@ class Dots:
 
 
 def dots_of_launches(launches: Launches, of_torch: Iterable[Dots]) -> list[Dots]:
-    entries = [
-        launch.entry for launch in launches.started if launch.backend in (CUDA, CUDA_ON_CPU)
-    ]
+    entries = [each.entry for each in launches.started if each.backend in (CUDA, CUDA_ON_CPU)]
     found = {*of_triton(launches.compiled), *of_cuda(entries), *of_torch}
     return sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines))
 
@@ -68,8 +62,7 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
     for _ in aliases:
-        words = aliases.get(alias, "")
-        if place := _PLACE.search(words):
+        if place := _PLACE.search(words := aliases.get(alias, "")):
             return place[1], int(place[2])
         alias, *_ = re.findall(r"#loc\d*", words) or [""]
     return "", 0
@@ -96,7 +89,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
         return lambda *args: note(setter(*args))
 
     with contextlib.ExitStack() as stack:
-        for name in _SETTERS:
+        for name in _SETTERS.split():
             if hasattr(torch._C, name):
                 stack.enter_context(replaced(torch._C, name, noting(getattr(torch._C, name))))
         note()

@@ -15,16 +15,19 @@ _SMALL = 1 << 18
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU,
-    Triton interprets.
+    """The device to run on, "cpu" or "cuda", or UsageFailure; without a GPU, Triton interprets.
 
     `arch`: of the GPU that is stood in for where there is none.
     """
     chosen = "cpu"
     if device == "auto" and interpreting():
         # On the CPU kernels are followed, and edits tried in forks, which cannot share a GPU: a child sees none.
-        if SHARED_BY in os.environ:
-            os.environ[VISIBLE] = ""
+        os.environ |= {VISIBLE: ""} if SHARED_BY in os.environ else {}
+    elif device == "cuda" and interpreting():
+        raise UsageFailure(
+            "--device cuda: TRITON_INTERPRET=1 is set, and the interpreter runs on the CPU",
+            "unset it, or use --device cpu",
+        )
     elif device != "cpu" and _has_gpu():
         chosen = "cuda"
     elif device == "cuda":
@@ -40,9 +43,8 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     else:
         os.environ["TRITON_INTERPRET"] = "1"
     if arch is not None and _has_gpu():
-        raise UsageFailure(
-            f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch"
-        )
+        words = f"--arch {arch}: there is a GPU, and it answers itself"
+        raise UsageFailure(words, "drop --arch")
     stand_in_for(arch)
     return chosen
 
@@ -69,4 +71,6 @@ def make_interpreter_right(case: Case) -> None:
 
     interpreter.mend_interpreter()
     if case.dtype == "bfloat16":
-        interpreter.make_bfloat16_right()
+        from ..frontends.triton.interpreter.bfloat16 import make_bfloat16_right
+
+        make_bfloat16_right()

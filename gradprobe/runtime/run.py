@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ def run_target(
         except BaseException as error:
             from .target_errors import refusal_of
 
-            refused = refusal_of(error, target, inputs.layout, _calls(found))
+            refused = refusal_of(error, target, inputs.layout)
     launched = _launched(found, inputs)
     if refused is not None:
         return Outcome(None, refused, *launched)
@@ -89,12 +89,9 @@ def run_target(
         trace, None, *launched, notes=tuple(dict.fromkeys(found.notes)),
         storages={storage_of(tensor): name for name, tensor in results.items()},
         findings=(*found.findings, *shared(results, target, case, inputs)),
-        warned=kept_warnings(), calls=tuple(_calls(found)), dots=tuple(dots),
+        warned=kept_warnings(), dots=tuple(dots),
+        calls=tuple(launch.call for launch in found.started if launch.call is not None),
     )  # fmt: skip
-
-
-def _calls(found: Launches) -> list[KernelCall]:
-    return [launch.call for launch in found.started if launch.call is not None]
 
 
 def _launched(
@@ -119,12 +116,16 @@ def _call(
 ) -> object:
     import numpy as np
 
-    products: AbstractContextManager[None] = nullcontext()
-    if inputs.tensors["q"].is_cuda:
-        from .arithmetic import matmuls_watched
+    with (
+        warned_once(),
+        np.errstate(all="ignore"),
+        target.surroundings.inside(),
+        ExitStack() as stack,
+    ):
+        if inputs.tensors["q"].is_cuda:
+            from .arithmetic import matmuls_watched
 
-        products = matmuls_watched(dots)
-    with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
+            stack.enter_context(matmuls_watched(dots))
         if target.is_backward:
             result = target.function(**arguments)
             return tuple(result) if isinstance(result, Iterator) else result
@@ -187,11 +188,10 @@ def _through_autograd(
 def _of_forward(result: object, target: Target) -> dict[str, Any]:
     import torch
 
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
+    exposed, got = {"O": first}, type(first).__name__
     if isinstance(result, Mapping):
         exposed, got = dict(result), f"a dict of {', '.join(map(str, result))}"
-    else:
-        first = result[0] if isinstance(result, (tuple, list)) and result else result
-        exposed, got = {"O": first}, type(first).__name__
     named = [key for key in exposed if (row := lookup(str(key))) is not None and row.name == "O"]
     output = exposed.pop(named[0]) if len(named) == 1 else None
     if isinstance(output, torch.Tensor):
@@ -232,24 +232,20 @@ def read_trace(
     outputs = outputs or {}
     result, known = {} if result is None and outputs else result, ", ".join(names())
     if not isinstance(result, Mapping):
+        got = f"{subject} must return a dict of named intermediates, got {type(result).__name__}"
+        way_out = f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}"
         written = f"None, after writing into {', '.join(outputs)}"
         raise TargetFailure(
-            f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
-            f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}; "
-            f"or {written if outputs else 'the tuple (dq, dk, dv)'}",
+            got, f"{way_out}; or {written if outputs else 'the tuple (dq, dk, dv)'}"
         )
     found: dict[str, Tensor] = {}
-    for key, tensor in result.items():
-        if tensor is None:
-            continue
+    for key, tensor in [(key, value) for key, value in result.items() if value is not None]:
         words, row = f"{subject} returned", lookup(str(key))
         if row is None:
             raise TargetFailure(f"{words} an unknown intermediate {key!r}", f"known: {known}")
         words += f" {row.name}"
         if not case.exists(row.name):
             raise TargetFailure(f"{words}, which does not exist in this case", "leave it out")
-        if row.name in found:
-            raise TargetFailure(f"{words} twice, once as {key!r}", "keep one of them")
         found[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in outputs.items():
         found.setdefault(title(key), tensor.detach().clone())
@@ -285,11 +281,8 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
         raise TargetFailure(f"{words} {what}; it must be a floating-point tensor")
     is_dense = tensor.layout == torch.strided and not tensor.is_nested
     if not is_dense or tensor.is_meta or tensor.dtype.itemsize == 1:
-        raise TargetFailure(
-            f"{words} {tensor.layout}, {tensor.dtype}, on {tensor.device}; "
-            "it must be dense, of 16 bits or more, with values",
-            "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
-        )
+        got = f"{words} {tensor.layout}, {tensor.dtype}, on {tensor.device}"
+        raise TargetFailure(f"{got}; it must be dense, of 16 bits or more, with values")
     return straightened(tensor, name, case, subject).detach().clone()
 
 
@@ -307,12 +300,7 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
         tensor, got = tensor.transpose(-1, -2), expected
     if got == expected:
         return given_back(tensor, name, case.shapes)
-    is_swapped = len(expected) == 4 and got == (
-        expected[0],
-        expected[2],
-        expected[1],
-        expected[3],
-    )
+    is_swapped = len(expected) == 4 and [*got] == [expected[at] for at in (0, 2, 1, 3)]
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
     way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from ..frontends.triton.launches import KernelCall
 from ..frontends.triton.raised import compiler_place, describe_line, raised_lines
 from ..model.assignment import AS_SAVED
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
-from ..processes.forks import ParallelWork
 from ..processes.resource_limits import words_of_loss
 from ..targets.find import Target
 from ..targets.surroundings import kept_warnings, warning_lines
@@ -21,19 +16,14 @@ _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, Runti
 # What the driver and allocators say.
 _ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCPUAllocator: ")
 # What tensor descriptors require of a layout, in the words of Triton's interpreter.
-_OF_DESCRIPTORS = (
-    "base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous"
-)  # fmt: skip
+_OF_DESCRIPTORS = ("must be 16-byte aligned", "last dim must be contiguous")
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
 _OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueError)
-_PATIENCE = 60.0
 
 
-def refusal_of(
-    error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]
-) -> str:
+def refusal_of(error: BaseException, target: Target, layout: str) -> str:
     """The words with which a target refused; or raises DeviceLost, Refusal, TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
@@ -47,39 +37,22 @@ def refusal_of(
     inner = error  # what a kernel raised, which Triton's interpreter wraps in its own
     while type(inner).__name__ == "InterpreterError" and inner.__cause__ is not None:
         inner = inner.__cause__
-    refuses, kind, words = (
-        _refuses(error, inner),
-        type(error).__name__,
-        _message_of(error, inner),
-    )
+    refuses, kind = _refuses(error, inner), type(error).__name__
+    words = _message_of(error, inner)
     if refuses and layout not in ("contiguous", AS_SAVED):
         return f"{kind}: {words}"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
-    if not refuses and inner is not error and _is_limit(inner, calls):
-        message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
-        way_out = "write that line another way (a branch without assembly), or check it on a GPU"
+    if not refuses and inner is not error and isinstance(inner, _OF_LIMITS):
+        way_out = "if it compiles, that is a limit of Triton's interpreter: check it on a GPU, or rewrite that line"
     if changed := target.surroundings.sentence:
         way_out = f"it changes, for all of its process, {changed}; {way_out}"
     details = (*describe_line(error), *warning_lines(kept_warnings()))
     raise (Refusal if refuses else TargetFailure)(message, way_out, details) from error
 
 
-def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
-    if not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
-        return False
-    from ..frontends.triton.lowering import is_taken
-
-    with ParallelWork(partial(is_taken, calls[-1])) as fork:
-        return bool(fork.answer(_PATIENCE))
-
-
 def _refuses(error: BaseException, inner: BaseException) -> bool:
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
-    if (
-        inner is not error
-        and isinstance(inner, AssertionError)
-        and str(inner) in _OF_DESCRIPTORS
-    ):
+    if isinstance(inner, AssertionError) and str(inner).endswith(_OF_DESCRIPTORS):
         return True
     words, is_triton = text_of(error), type(error).__module__.partition(".")[0] == "triton"
     is_accident = is_triton or any(each in words for each in _ACCIDENTS)

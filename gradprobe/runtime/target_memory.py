@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import linecache
 import sys
@@ -11,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..frontends import replaced
 from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
 from ..inputs.memory import UnwrittenElements
-from ..inputs.tensor_layouts import VECTOR, Inputs, write
-from ..model.assignment import OUTPUTS, spanned
+from ..inputs.tensor_layouts import Inputs, write
+from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.intermediates import slots, title
 from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
@@ -42,20 +40,17 @@ class Allocations:
     unwritten: float
     register: UnwrittenElements = field(default_factory=UnwrittenElements)
     copies: bool = False
-    spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
     """Each tensor, the line that asked for it, and its bands."""
-    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _mode: Any = None
 
     def __enter__(self) -> Allocations:
-        mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
-        self._open.enter_context(mode)
-        if self.spread:
-            self._open.enter_context(self.spread.asking())
+        self._mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
+        self._mode.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._open.__exit__(*raised)
+        self._mode.__exit__(*raised)
 
     def breaches(self, names: Mapping[int, str]) -> list[Breach]:
         """The bands that were written; `names`: by the address of a storage."""
@@ -71,13 +66,9 @@ class Allocations:
         if not _is_plain(tensor):
             return tensor
         at, held = calling_line(), tensor.untyped_storage().nbytes() // tensor.element_size()
-        strides = self.spread.strides(at.place, tensor) if self.spread else tensor.stride()
-        size = 2 * BAND + max(held, spanned(tensor.shape, strides))
-        storage = guarded(size, tensor.dtype, tensor.device, self.fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, strides, BAND)
+        storage = guarded(2 * BAND + held, tensor.dtype, tensor.device, self.fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
-        if self.spread and at.file:
-            self.spread.allocated(at.place, inside)
         self.made.append((inside, at, Guards({"": inside}, self.fill)))
         if not has_values:
             self.register.allocated(inside, (at.file, at.line))
@@ -99,9 +90,7 @@ def calling_line() -> SourceLine:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is None:
-        return SourceLine("", 0, "")
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
     return SourceLine(file, line, linecache.getline(file, line).strip())
 
 
@@ -120,18 +109,11 @@ def factory_mode(
         made_by |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
 
     class Mode(TorchDispatchMode):
-        # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.
+        # Without these torch refuses flex_attention and its like, which go through torch.compile even uncompiled.
+        # It must not trace what follows; where nobody compiles, hiding that would import all of it.
         supports_higher_order_operators = True
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            # torch.compile must not trace what follows; where nobody compiles, hiding it would import all of it.
-            return "torch._dynamo" in sys.modules
-
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            # Else torch.compile, through which flex_attention goes even uncompiled, fails while this is entered.
-            return True
+        ignore_compile_internals = classmethod(lambda cls: True)
+        _should_skip_dynamo = classmethod(lambda cls: "torch._dynamo" in sys.modules)
 
         def __torch_dispatch__(
             self, func: Any, _: Any, args: Any = (), kwargs: Any = None
@@ -171,12 +153,11 @@ class InputsBefore:
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
-        names = inputs.tensors.keys() - {*OUTPUTS, "delta", *allowed}
-        self._tensors = {
-            name: tensor for name, tensor in inputs.tensors.items() if name in names
-        }
-        # The same memory, since a target may turn a tensor that it was given into another view, in place.
-        self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        own = {*OUTPUTS, "delta", *allowed}
+        self._memory: dict[str, Tensor] = {}
+        for name, tensor in inputs.tensors.items():
+            if name not in own:  # the same memory, since a target may turn its tensor in place
+                self._memory[name] = tensor.detach()
         self._values = inputs.values
         self.writers: dict[str, Writer] = {}
 
@@ -187,18 +168,11 @@ class InputsBefore:
             differ = self._differing(name)
             if bool(differ.any()):  # a sum would take eight bytes an element
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
-            before, after = _view(now), _view(self._tensors[name])
-            if before != after:
-                words = (
-                    f"{name}, an input, is another view after the run: {after}; it had {before}"
-                )
-                found.append(MemoryFinding(CHANGED, name, words, access="store"))
         return found
 
     def restore(self) -> None:
         for name, tensor in self._memory.items():
             write(tensor, self._values[name])
-            self._tensors[name].data = tensor
 
     def operations(self) -> Any:
         def wrote(tensor: Tensor) -> None:
@@ -207,11 +181,9 @@ class InputsBefore:
 
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
-    def note(
-        self, kernel: str, line: SourceLine | None = None, storage: int | None = None
-    ) -> None:
+    def note(self, kernel: str, line: SourceLine | None = None, home: int | None = None) -> None:
         for name, tensor in self._memory.items():
-            if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
+            if home in (None, storage_of(tensor)) and bool(self._differing(name).any()):
                 self.writers.setdefault(name, (kernel, line))
 
     def _differing(self, name: str) -> Tensor:
@@ -226,22 +198,10 @@ def _overwritten(
     padded = (index if axes[:1] in ("b", "1") else (0, *index)) + (0,) * 4
     letters = slots(axes) if axes else ("",) * 4
     place = tuple(at if letter else None for at, letter in zip(padded, letters, strict=False))
-    words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
-    words += f"; {count:,} of {now.numel():,} elements differ"
-    return MemoryFinding(
-        CHANGED,
-        name,
-        words,
-        access="store",
-        lanes=count,
-        place=place,
-        actual=became,
-        expected=was,
-    )
-
-
-def _view(tensor: Tensor) -> str:
-    return f"shape {list(tensor.shape)} with strides {list(tensor.stride())}"
+    words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}; "
+    words += f"{count:,} of {now.numel():,} elements differ"
+    numbers = {"lanes": count, "place": place, "actual": became, "expected": was}
+    return MemoryFinding(CHANGED, name, words, access="store", **numbers)
 
 
 def _number(element: Tensor) -> str:
@@ -253,10 +213,9 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
     if line is not None:
         parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]
         change = replace(change, file=line.file, line=line.line, code=line.code)
-    by = f"is overwritten by {', '.join(parts)}" if parts else "is overwritten"
-    return replace(
-        change, sentence=change.sentence.replace("is overwritten", by, 1), kernel=kernel
-    )
+    by = f"is overwritten{' by ' if parts else ''}{', '.join(parts)}"
+    sentence = change.sentence.replace("is overwritten", by, 1)
+    return replace(change, sentence=sentence, kernel=kernel)
 
 
 def shared(
@@ -264,21 +223,20 @@ def shared(
 ) -> Iterator[MemoryFinding]:
     """What gradients share with inputs and one another; less of autograd's, which are cloned."""
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
+    allowed |= set() if target.is_backward else {"do"}
     gradients: dict[str, Tensor] = {}
     for name, tensor in (*given.items(), *result.items()):
         if name.lower() in OUTPUTS:
             gradients[title(name)] = tensor
-    if not target.is_backward:
-        allowed.add("do")
     others = [(name, tensor) for name, tensor in given.items() if name not in allowed]
     pairs = list(itertools.product(gradients.items(), others))
-    if target.is_backward:
-        pairs += itertools.combinations(gradients.items(), 2)
+    pairs += itertools.combinations(gradients.items(), 2) if target.is_backward else []
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):
-            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own, "
-            words += "and whatever changes one changes the other"
-            yield MemoryFinding(SHARED, name, words)
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
+            yield MemoryFinding(
+                SHARED, name, f"{words}, and whatever changes one changes the other"
+            )
 
 
 def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
@@ -287,67 +245,10 @@ def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
     if tensor.device != other.device or storage_of(tensor) != storage_of(other):
         return 0
     taken = mapped(max(tensor.untyped_storage().nbytes(), 1), torch.bool)
-    _bytes_of(other, taken).fill_(True)
-    return int(_bytes_of(tensor, taken).any(-1).sum())
-
-
-def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
-    """[*shape, bytes of an element] those of a storage's bytes that a view of it covers."""
-    size = tensor.element_size()
-    strides = [step * size for step in tensor.stride()]
-    return by_byte.as_strided(
-        [*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size
-    )
-
-
-@dataclass
-class AllocationSpread:
-    asked: dict[str, set[int] | None] = field(default_factory=dict)
-    """By place of an allocation, the axes; None where the strides of a view were asked for."""
-    is_laid: bool = False
-    _made: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
-
-    def lay(self) -> bool:
-        """Begins to lay apart; whether there is anything to be laid so."""
-        self.is_laid = True
-        self._made.clear()
-        return any(self.asked.values())
-
-    def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
-        axes = self.asked.get(place) if self.is_laid else None
-        if not axes or not tensor.is_contiguous():
-            return tensor.stride()
-        gap = VECTOR * (len(self._made) + 1)
-        *outer, last = range(tensor.dim())
-        strides, span = list(tensor.stride()), max(tensor.shape[last], 1)
-        for axis in reversed(outer):
-            strides[axis] = span + (gap if axis in axes else 0)
-            span = strides[axis] * max(tensor.shape[axis], 1)
-        return tuple(strides)
-
-    def allocated(self, place: str, tensor: Tensor) -> None:
-        self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
-
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """While open, notes the strides that the target asks for."""
-        import torch
-
-        plain = torch.Tensor.stride
-
-        def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
-            if not self.is_laid and is_users(sys._getframe(1).f_code.co_filename):
-                self._note(tensor, *axis, *named.values())
-            return plain(tensor, *axis, **named)
-
-        with replaced(torch.Tensor, "stride", stride):
-            yield
-
-    def _note(self, tensor: Tensor, *axis: int) -> None:
-        place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
-        axes, rank = self.asked.get(place, set()), tensor.dim()
-        if tensor.shape != made.shape:
-            self.asked[place] = None
-        elif place and axes is not None:
-            axes.update(at % rank for at in axis or range(rank) if -rank <= at < rank)
-            self.asked[place] = axes
+    parts = []
+    for each in (other, tensor):  # [*shape, bytes of an element] the bytes that it covers
+        size = each.element_size()
+        sizes, strides = [*each.shape, size], [step * size for step in each.stride()]
+        parts.append(taken.as_strided(sizes, [*strides, 1], each.storage_offset() * size))
+    parts[0].fill_(True)
+    return int(parts[1].any(-1).sum())

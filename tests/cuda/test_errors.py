@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 
@@ -15,9 +14,7 @@ from gradprobe.cuda import load
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.model.memory_finding import BARRIER, RACE
 from gradprobe.processes.child import WHERE
-from tests.cli.command import run_process
 from tests.cuda.written import Watch, at, clean, findings, loaded, watched
-from tests.reported.records import SMALL
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -67,7 +64,6 @@ __device__ int deeper(volatile int* out, int n) {
 }
 __global__ void recurses(int* out, int n) { out[0] = deeper(out, n); }
 __global__ void aborts(int* out, int n) { if (n == 0) abort(); }
-__global__ void prints(int* out, int n) { for (int i = 0; i < n; ++i) printf("%d of %d numbers\n", i, n); }
 """
 
 
@@ -183,7 +179,6 @@ def test_asserts_and_traps_do_not_end_the_process(module):
      ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "my.cu:3: inline PTX"),
      ("other<<<1, 2>>>(out);", "my.cu:3: a launch <<<...>>> in a kernel"),
      ("nvcuda::wmma::fragment<> f;", "my.cu:3: matrix instructions (wmma)"),
-     ("if (out) {", "my.cu:2: a brace is opened here and not closed"),
      ("throw 3;", "my.cu:3: exception handling disabled"),
      ("}\n#include <mma.h>\nvoid f() {", "matrix instructions of mma.h"),
      ("}\n#include <cooperative_groups.h>\nvoid f() {", "cooperative groups"),
@@ -207,16 +202,8 @@ def test_files_and_macros(tmp_path):
         load(tmp_path / "binary.cu")
 
 
-def test_no_compiler_and_one_that_is_not_gnus(tmp_path, monkeypatch):
+def test_no_compiler(tmp_path, monkeypatch):
     kernel = loaded(tmp_path, "__global__ void k(int n) {}\n").k
-    other = tmp_path / "clang++"
-    other.write_text("#!/bin/sh\necho 'clang version 19'\n")
-    other.chmod(0o755)
-    with monkeypatch.context() as patched:
-        patched.setenv("CXX", str(other))
-        error = failure(kernel, 1, 1, 0, 1)
-    assert "clang version 19" in str(error)
-    assert "CXX" in error.way_out
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     error = failure(kernel, 1, 1, 0, 1)
@@ -224,20 +211,11 @@ def test_no_compiler_and_one_that_is_not_gnus(tmp_path, monkeypatch):
     assert "apt install g++" in error.way_out
 
 
-@pytest.mark.nightly
-def test_a_folder_where_nothing_can_be_kept(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(tmp_path / "file"))
-    out = torch.zeros(1)
-    clean(loaded(tmp_path, "__global__ void k(float* out) { out[0] = 1; }\n"), "k", 1, 1, 0, out)
-    assert out.item() == 1
-
-
 @pytest.mark.parametrize(
     ("kernel", "words"),
-    [("divides", "divides: thread (0, 0, 0) of block (0, 0, 0) divides an integer by 0"),
-     ("divides", "`__global__ void divides"), ("recurses", "needs more than the 512 KiB of local memory"),
-     ("aborts", "aborts: thread (0, 0, 0) of block (0, 0, 0) aborts")],
+    [("divides", "divides: thread (0, 0, 0) of block (0, 0, 0) is stopped by SIGFPE at my.cu:"),
+     ("divides", "`__global__ void divides"), ("recurses", "is stopped by SIGSEGV"),
+     ("aborts", "aborts: thread (0, 0, 0) of block (0, 0, 0) is stopped by SIGABRT")],
 )  # fmt: skip
 def test_what_a_cpu_ends_a_program_for_is_told_with_thread_and_line(module, kernel, words):
     with pytest.raises(KernelStopped) as failed:
@@ -246,24 +224,6 @@ def test_what_a_cpu_ends_a_program_for_is_told_with_thread_and_line(module, kern
     out = torch.tensor([0, 7, 0, 0], dtype=torch.int32)
     module.divides(1, 1, 0, out, 2)  # and the process lives on
     assert out[0] == 3
-
-
-def test_a_launch_prints_no_more_than_a_gpu_keeps(module, capfd):
-    module.prints(1, 1, 0, torch.ones(4, dtype=torch.int32), 100_000)
-    module.prints(1, 1, 0, torch.ones(4, dtype=torch.int32), 1)
-    printed = capfd.readouterr().out
-    assert 1 << 20 < len(printed) < (1 << 20) + 200
-    assert "this launch printed more than 1 MiB" in printed
-    assert printed.endswith("0 of 1 numbers\n")
-
-
-def test_comments_in_another_encoding_do_not_matter(tmp_path):
-    (tmp_path / "my.cu").write_bytes(
-        b"// caf\xe9 \xb5\n__global__ void k(float* x) { x[0] = 2.0f; }  // \xff\n"
-    )
-    out = torch.zeros(1)
-    load(tmp_path / "my.cu").k(1, 1, 0, out)
-    assert out[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -282,21 +242,3 @@ def test_a_signal_stops_a_kernel_that_does_not_end(tmp_path, body):
     ):
         kernel(1, 1, 0, out, 1)
     assert signal.getsignal(WHERE) == signal.SIG_DFL
-
-
-@pytest.mark.nightly
-def test_a_kernel_that_does_not_end_is_told_at_its_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.cu").write_text(
-        "__global__ void spin(float* delta, int n) {\n    int i = n;\n    while (n)\n        n = n * 3 | 1;  // here\n"
-        "    delta[0] = i + n;\n}\n"
-    )
-    (tmp_path / "spins.py").write_text(
-        "import torch, gradprobe.cuda\nK = gradprobe.cuda.load('my.cu')\n\n\ndef back(q, k, v, do):\n"
-        "    delta = torch.zeros(q.shape[:-1])\n    K.spin(1, 1, 0, delta, 1)\n    return {'delta': delta}\n"
-    )
-    # Compiled first, so that the limit is the kernel's alone.
-    load(tmp_path / "my.cu").spin(1, 1, 0, torch.zeros(1), 0)
-    ran = run_process(f"check spins.py:back {SMALL} --runs contiguous --timeout 6")
-    assert ran.code == 3
-    assert re.search(r"last at my\.cu:[34] in spin", ran.err)

@@ -75,12 +75,6 @@ def is_race(one: Access, other: Access, is_fenced: bool, is_equal: bool) -> bool
     )
 
 
-def is_equal_store(one: Access, other: Access, is_fenced: bool) -> bool:
-    """Whether two accesses store, by several warps, what may be one value."""
-    is_apart = (one.block, one.thread // 32) != (other.block, other.thread // 32)
-    return one.how == other.how == WRITE and is_apart and is_unordered(one, other, is_fenced)
-
-
 def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
     """A program, and all of its accesses."""
     draw = random.Random(seed)
@@ -152,9 +146,6 @@ def test_races_are_those_of_the_definition(module, seed, is_fenced, is_equal, in
     found = {(race.array, frozenset((race.now.how, race.before.how))) for race in races}
     assert found == by_definition(accesses, is_fenced, is_equal)
     assert all(are_in(race, accesses, is_fenced, is_equal) for race in races)
-    pairs = itertools.combinations(accesses if is_equal else (), 2)
-    stored = {one.array for one, other in pairs if is_equal_store(one, other, is_fenced)}
-    assert {equal.array for equal in watch.equal_stores} == stored
 
 
 def are_in(race, accesses: list[Access], *how: bool) -> bool:

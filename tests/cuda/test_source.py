@@ -20,10 +20,6 @@ SOURCE = r"""// __global__ void commented(int n);
 #define KERNEL __global__ void
 #if 0
 __global__ void left_out(int n) { n<<<1, 2>>>(3); }
-#if UNKNOWN
-#else
-int still<<<left>>>out;
-#endif
 #else
 __global__ void taken(int n) {}
 #endif

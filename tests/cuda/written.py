@@ -11,7 +11,7 @@ from unittest import mock
 from gradprobe.cuda import Module, load
 from gradprobe.frontends import OPEN, Launches
 from gradprobe.frontends.cuda.on_cpu import launch
-from gradprobe.frontends.cuda.watch import EQUAL, CudaFinding, CudaSite
+from gradprobe.frontends.cuda.watch import CudaFinding, CudaSite
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:
@@ -27,7 +27,6 @@ class Watch:
 
     of: Launches = field(default_factory=Launches)
     findings: list[CudaFinding] = field(default_factory=list)
-    equal_stores: list[CudaFinding] = field(default_factory=list)
 
 
 @contextmanager
@@ -36,8 +35,7 @@ def watched(watch: Watch) -> Iterator[Watch]:
 
     def kept(found: list[CudaFinding]) -> list[CudaFinding]:
         merged = [*by_lines(found)]
-        for each in merged:
-            (watch.equal_stores if each.kind == EQUAL else watch.findings).append(each)
+        watch.findings.extend(merged)
         return merged
 
     token = OPEN.set(watch.of)
@@ -47,7 +45,6 @@ def watched(watch: Watch) -> Iterator[Watch]:
     finally:
         OPEN.reset(token)
     assert watch.of.findings == [each.finding for each in watch.findings]
-    assert watch.of.notes == [each.sentence for each in watch.equal_stores]
 
 
 def findings(

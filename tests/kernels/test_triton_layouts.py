@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradprobe.frontends.triton import interpreter, interpreting
 from gradprobe.inputs.tensor_layouts import place
-from gradprobe.kernels.triton.flash import flash_backward, flash_black_box, flash_forward
+from gradprobe.kernels.triton.flash import flash_backward, flash_forward
 from gradprobe.kernels.triton.lazy import lazy_backward, lazy_forward
 
 pytestmark = pytest.mark.skipif(
@@ -144,30 +144,6 @@ def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(kernel, tensor, 
     assert_same_bits(kernel.run(kernel.values | {tensor: far}), kernel.expected)
 
 
-def test_nothing_that_is_returned_depends_on_what_the_allocator_left(kernel, monkeypatch):
-    # Some tiles are not visited.
-    options = {"block_n": 16} | ({} if kernel.is_lazy else {"window": (2, 0)})
-    expected = kernel.run(kernel.values, **options)
-    filled = []
-
-    def poisoned(original):
-        def allocate(*args, **options):
-            made = original(*args, **options)
-            filled.append(made.shape)
-            return made.fill_(float("nan")) if made.is_floating_point() else made
-
-        return allocate
-
-    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
-        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
-    results = kernel.run(kernel.values, **options)
-    monkeypatch.undo()
-    assert {expected[name].shape for name in ("O", "dQ", "dK", "dV", "LSE", "delta")} <= {
-        *filled
-    }
-    assert_same_bits(results, expected)
-
-
 def test_a_nan_in_the_padding_is_never_read():
     kernel = made("flash")
     values = {name: value.clone() for name, value in kernel.values.items()}
@@ -175,21 +151,6 @@ def test_a_nan_in_the_padding_is_never_read():
         values[name][1, :, 11:] = torch.nan
     values["bias"][1, :, :, 11:] = torch.nan
     assert_same_bits(kernel.run(values), kernel.expected)
-
-
-def test_o_and_lse_are_computed_where_they_are_not_given_and_seqlens_may_be_of_64_bits():
-    for kernel in (made("flash"), made("lazy")):
-        given = {
-            name: value for name, value in kernel.values.items() if name not in ("o", "lse")
-        }
-        given["seqlens"] = given["seqlens"].long()
-        results = kernel.backward(**given, **kernel.options, export=True)
-        assert_same_bits(results, {name: kernel.expected[name] for name in results})
-    kernel = made("flash")
-    given = {name: value for name, value in kernel.values.items() if name not in ("o", "lse")}
-    results = flash_black_box(**given, **kernel.options)
-    assert results.keys() == {"dQ", "dK", "dV", "dBias", "dSink"}
-    assert_same_bits(results, {name: kernel.expected[name] for name in results})
 
 
 def zeros(*shape, **options):
@@ -203,21 +164,13 @@ REFUSED = {
         ({"k": zeros(2, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(2, 2, 17, 8\) beside .* \(2, 2, 17, 9\)"),
         ({"v": zeros(2, 2, 17, 5).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
         ({"k": zeros(2, 3, 17, 8), "v": zeros(2, 3, 17, 5)}, "heads of k and v must divide .* 3 and 4"),
-        ({"do": zeros(2, 4, 17, 8)}, r"do must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
         ({"lse": zeros(2, 4, 16)}, r"lse must be \[B, H, M\] = \(2, 4, 17\) beside .* got \(2, 4, 16\)"),
-        ({"dq": zeros(2, 4, 17, 9)}, r"dq must match q, \(2, 4, 17, 8\) torch.float32, got \(2, 4, 17, 9\)"),
         ({"dv": zeros(2, 1, 17, 5).expand(2, 2, 17, 5)}, r"dv must hold each element apart, got stride 0 among"),
-        ({"align": "top-right"}, "align must be bottom-right or top-left, got 'top-right'"),
         ({"window": (3, -2)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(3, -2\)"),
-        ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
         ({"bias": zeros(2, 3, 17, 17)}, r"bias must broadcast to \[B, H, M, N\] = \(2, 4, 17, 17\), got .* 3,"),
         ({"mask": zeros(17, 17)}, "mask must be bool, True where a key is seen, got torch.float32"),
-        ({"alibi": zeros(2)}, r"alibi must be \[H\] = \(4,\), got shape \(2,\)"),
-        ({"sinks": zeros(1, 4)}, r"sinks must be \[H\] = \(4,\), got shape \(1, 4\)"),
-        ({"seqlens": torch.tensor([17])}, r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
         ({"seqlens": torch.tensor([18, 3])}, r"seqlens must lie in 0 to 17, got \[18, 3\]"),
         ({"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}, "seqlens and cu_seqlens exclude each other"),
-        ({"seqlens": None, "cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}, "packed sequences need a batch of 1, got 2"),
         (
             {"bias": None, "mask": None, "k": zeros(2, 2, 9, 8), "v": zeros(2, 2, 9, 5)},
             "seqlens needs as many keys as query rows, got 9 and 17",
@@ -226,15 +179,11 @@ REFUSED = {
     "packed": [
         ({"cu_seqlens_q": None}, "cu_seqlens_q and cu_seqlens_k must be given together"),
         ({"cu_seqlens_k": torch.tensor([0, 17])}, r"cu_seqlens_k must be \[n \+ 1\] integers .* got \(2,\)"),
-        ({"cu_seqlens_q": ENDS.float()}, r"cu_seqlens_q must be \[n \+ 1\] integers .* got \(3,\) torch.float32"),
         ({"cu_seqlens_k": torch.tensor([0, 5, 16])}, r"cu_seqlens_k must ascend from 0 to 17, got \[0, 5, 16\]"),
     ],
     "lazy": [
         ({"k": zeros(2, 2, 17, 9)}, r"k must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
         ({"tau": zeros(3)}, r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
-        ({"bias": zeros(3, 9)}, r"bias must be \[H, W\] with H = 2, got shape \(3, 9\)"),
-        ({"seqlens": torch.tensor([17])}, r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
-        ({"lse": zeros(2, 2, 16)}, r"lse must be \[B, H, L\] = \(2, 2, 17\), got shape \(2, 2, 16\)"),
         ({"dv": zeros(2, 2, 1, 8).expand(2, 2, 17, 8)}, r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)"),
     ],
 }  # fmt: skip

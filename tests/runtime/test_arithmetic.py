@@ -121,8 +121,3 @@ def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_rea
     came = ("ieee", f"{judged} ieee, as was read: ieee in torch.backends.cuda.matmul")
     assert said(MATMUL, is_compiled=False)[:2] == came
     assert said(FORWARD, Dots("tf32", "torch.backends.cuda.matmul"))[0] == "tf32"
-
-
-def test_there_is_nothing_to_say_in_the_interpreter_nor_of_16_bits():
-    assert said(BACKWARD, device="cpu") == ("ieee", "", [])
-    assert said(BACKWARD, dtype="float16") == ("ieee", "", [])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gradprobe.model.failures import UsageFailure
 from gradprobe.processes.child import fresh_caches
 from gradprobe.processes.resource_limits import SHARED_BY
 from gradprobe.runtime.backend import prepare_backend
@@ -21,7 +22,6 @@ def gpu(monkeypatch):
     ("is_child", "interpret", "asked", "chosen", "visible"),
     [
         (True, "1", "auto", "cpu", ""),
-        (True, "1", "cuda", "cuda", "0"),
         (False, "1", "auto", "cpu", "0"),  # the user's own process keeps its GPU
         (True, "0", "auto", "cuda", "0"),
     ],
@@ -52,3 +52,9 @@ def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):
     assert not folders[0].parent.exists()
     assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_the_interpreter_is_no_gpus(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(UsageFailure, match="the interpreter runs on the CPU"):
+        prepare_backend("cuda")

@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.frontends.python.traces import reached_goals
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.reach import CALLER, SIDE, STATEMENT, TURNS, Goal, reach_of
+from gradprobe.source.reach import SIDE, STATEMENT, Goal, reach_of
 
 TEXT = '''
 def kernel(n, flag, late):
@@ -97,21 +97,3 @@ def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, t
     (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {edited})
     left = set(reach.goals) - {Goal(SIDE, 5, 1), Goal(SIDE, 9, 0)}
     assert {goal for goal in left if reach.tells(goal)} & {CAUSAL_ALONE, *EITHER} == tells
-
-
-@pytest.mark.parametrize(("test", "tells"), [
-    ("T > 64", True), ("tl.program_id(0)", True), ("T == 64", False), ("T != 64 and CAUSAL", False),
-])  # fmt: skip
-def test_what_constants_leave_out_is_another_kernel_and_what_a_length_leaves_out_is_not(
-    test, tells
-):
-    (reach,) = reach_of(
-        KernelFile("x.py", KERNEL.replace("n > 4096", test)), {"kernel"}, {"kernel"}, {3}
-    )
-    assert reach.tells(LONG_ONES) is tells
-
-
-def test_another_kernel_that_calls_what_an_edit_changes_tells_and_a_number_of_turns_alone_does_not():
-    (reach,) = reach_of(KernelFile("x.py", TEXT), {"inner"}, {"other"}, {13})
-    told = {goal.kind: reach.tells(goal) for goal in reach.goals if goal.kind in (CALLER, TURNS)}
-    assert told == {CALLER: True, TURNS: False}

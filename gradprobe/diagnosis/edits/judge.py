@@ -11,14 +11,13 @@ from operator import attrgetter
 from pathlib import Path
 
 from ...frontends.python.traces import reached_goals
-from ...model.failures import Failure, Refusal, fault_words
+from ...model.failures import Failure, fault_words
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
 from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.sitecustomize import load_from_copy
-from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
@@ -88,7 +87,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial, its target imported anew; Refusal where none can be made."""
+        """The experiment of a trial, its target imported anew."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -96,14 +95,7 @@ class EditedTarget:
         target = find_target(of.target.name, of.target.family)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
         saved = of.saved if trial.case.inputs is not None else None
-        experiment = experiment_of(alone, target, of.reference, saved, tick=silent)
-        if not trial.is_spread:
-            return experiment
-        spread = AllocationSpread()
-        next(records_of(replace(experiment, spread=spread)))
-        if not spread.lay():
-            raise Refusal("it asks for no strides of what it allocates")
-        return replace(experiment, spread=spread)
+        return experiment_of(alone, target, of.reference, saved, tick=silent)
 
 
 def result_of(run: LayoutRun) -> EditResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import re
@@ -72,11 +73,10 @@ def number_type(source: CudaSource, declared: str) -> Any:
 def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list[ParameterType]:
     found = list[ParameterType]()
     for declared in (parameter.type for parameter in parameters):
-        number = (
-            POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
-        )
+        is_deep, is_pointer = declared.endswith("**"), declared.endswith("*")
+        number = POINTER if is_deep else number_type(source, declared.rstrip("*"))
         size = ctypes.sizeof(number) if number else 0
-        found.append(size if declared.endswith("*") else number)
+        found.append(size if is_pointer else number)
     return found
 
 
@@ -89,11 +89,10 @@ class Arguments:
             words = f"{who} takes {len(parameters)} arguments, got {len(given)}"
             raise TargetFailure(words, f"it takes: {takes}")
         self._who, self._given = who, [*zip(parameters, given, strict=True)]
-        self.tensors, devices = list[tuple[str, Any]](), set[str]()
-        for parameter, argument in self._given:
-            if hasattr(argument, "data_ptr"):
-                self.tensors.append((parameter.name, argument))
-                devices.add(argument.device.type)
+        self.tensors = [
+            (each.name, value) for each, value in self._given if hasattr(value, "data_ptr")
+        ]
+        devices = {tensor.device.type for _, tensor in self.tensors}
         if len(devices) > 1 or devices - {"cpu", "cuda"}:
             words = f"{who} got tensors on {' and '.join(sorted(devices))}"
             raise TargetFailure(words, "move them to one device")
@@ -116,6 +115,7 @@ class Arguments:
 
 
 def _c_value(type_: ParameterType, argument: Any) -> Any:
+    """None where it does not fit."""
     if isinstance(type_, int):
         if argument is None:
             return POINTER()
@@ -125,10 +125,8 @@ def _c_value(type_: ParameterType, argument: Any) -> Any:
     is_real = type_ in _REAL
     if type_ in (None, HALF) or not isinstance(number, (int, float) if is_real else int):
         return None
-    try:
+    with contextlib.suppress(OverflowError):  # of a whole number as a float
         value = type_(number)
-    except OverflowError:  # of a whole number as a float
-        return None
-    if is_real:
-        return None if math.isinf(value.value) and not math.isinf(number) else value
-    return value if value.value == number else None
+        fits = math.isinf(number) or not math.isinf(value.value)
+        return value if (fits if is_real else value.value == number) else None
+    return None

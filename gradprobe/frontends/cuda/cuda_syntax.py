@@ -25,9 +25,10 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTI
 _ATTRIBUTE = re.compile(
     r"\b(?:alignas|__align__|__launch_bounds__|__cluster_dims__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
-# What is known of a macro under NVRTC, and so under the header for CPUs, which defines NVRTC's macros.
-_MACROS = {"0": False, "1": True, "__CUDACC__": True, "__CUDACC_RTC__": True, "__NVCC__": False}
-_CONDITION = re.compile(r"#if(?:(n)?def(?!ined))?(!)?(?:defined)?\(?(\w+)\)?")
+# What `#if 0` leaves out.
+_DEAD = re.compile(
+    r"^[ \t]*#[ \t]*if[ \t]+0\b.*?(?=^[ \t]*#[ \t]*(?:el|endif))", re.MULTILINE | re.DOTALL
+)
 _MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
@@ -41,26 +42,8 @@ def blank(text: str) -> str:
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces for comments, literals, and what a known `#if` leaves out."""
-    lines = _LEXICAL.sub(_without_content, text).splitlines(keepends=True)
-    branches: list[bool | None] = []
-    for number, line in enumerate(lines):
-        found = _DIRECTIVE.match(line)
-        word = found[1] if found is not None else ""
-        if found is not None and word.startswith("if"):
-            condition = _CONDITION.fullmatch("".join(found[0].split()))
-            value = _MACROS.get(condition[3]) if condition is not None else None
-            is_not = condition is not None and bool(condition[1] or condition[2])
-            branches.append(None if value is None else value != is_not)
-        elif branches and word == "endif":
-            branches.pop()
-        elif branches and word in ("else", "elif"):
-            before = branches[-1]
-            is_open = before is None or (word == "elif" and not before)
-            branches[-1] = None if is_open else not before
-        elif False in branches:
-            lines[number] = blank(line)
-    return "".join(lines)
+    """The text with spaces for comments, literals, and what `#if 0` leaves out."""
+    return _DEAD.sub(lambda found: blank(found[0]), _LEXICAL.sub(_without_content, text))
 
 
 def _without_content(found: re.Match[str]) -> str:
@@ -76,9 +59,7 @@ def without_directives(text: str) -> str:
 
 def includes(text: str) -> Iterator[re.Match[str]]:
     plain = without_comments(text)
-    for found in _INCLUDE.finditer(text):
-        if "#" in plain[found.start() : found.end()]:
-            yield found
+    yield from (found for found in _INCLUDE.finditer(text) if "#" in plain[slice(*found.span())])
 
 
 # --- Trees
@@ -194,14 +175,12 @@ class CudaStatements(Statements):
         return parse(without_comments(Path(self.file).read_text(errors="replace")))
 
     def loops(self, line: int) -> list[int]:
-        found = []
-        for loop in nodes(self._root, *_LOOPS):
-            found += [lines(loop).start] if line in lines(loop)[1:] else []
-        return found[::-1]
+        around = [each for each in nodes(self._root, *_LOOPS) if line in lines(each)[1:]]
+        return [lines(loop).start for loop in reversed(around)]
 
     def address(self, line: int) -> list[int]:
         """Products that are assigned to what a line uses, and quotients in those."""
-        function, found = None, dict[int, None]()
+        function, found = None, list[int]()
         for node in nodes(self._root, "function_definition"):
             function = node if line in lines(node) else function
         names = {
@@ -211,14 +190,13 @@ class CudaStatements(Statements):
             made: dict[object, Node] = {}
             for node in nodes(function, *_ASSIGNING):
                 name = node_text(node.child_by_field_name(_ASSIGNING[node.type])).lstrip("*& ")
-                used = set[str]()
-                for term in nodes(node, "binary_expression"):
-                    used.add(node_text(term.child_by_field_name("operator")))
+                terms = nodes(node, "binary_expression")
+                used = {node_text(term.child_by_field_name("operator")) for term in terms}
                 if lines(node).start < line and name in names and used & operators:
                     # Of what is declared again the last declaration counts.
                     made[name if node.type == "init_declarator" else node.start_byte] = node
             names = set[str]()
             for node in sorted(made.values(), key=lambda node: -node.start_byte):
-                found[lines(node).start] = None
+                found.append(lines(node).start)
                 names |= set(map(node_text, nodes(node, "identifier")))
-        return [*found]
+        return list(dict.fromkeys(found))

@@ -151,9 +151,8 @@ class _Backward:
             if "h" in at:
                 at["g"] = at["h"] * sizes["g"] // sizes["h"]
             for kind, what, letter in self._passed.values():
-                axes = (
-                    "bh" if what == "b" and "h" not in self._letters else _AXES.get(what, what)
-                )
+                axes = _AXES.get(what, what)
+                axes = "bh" if axes == "b" and "h" not in self._letters else axes
                 if kind in ("input", "output"):
                     index = tuple(at.get(axis, slice(None)) for axis in axes)
                     arguments.append(tensors[what][index])

@@ -40,18 +40,16 @@ class Module:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        function = self.source.launchers.get(name)
-        return (
-            Launcher(self.source, name, function) if function else kernel_of(self.source, name)
-        )
+        if function := self.source.launchers.get(name):
+            return Launcher(self.source, name, function)
+        return kernel_of(self.source, name)
 
 
 def kernel_of(source: CudaSource, name: str) -> Kernel:
-    plain = name.partition("<")[0].strip()
+    plain, way_out = name.partition("<")[0].strip(), f"it has: {', '.join(source.declared)}"
     found = source.declared.get(plain)
     if found is not None and found.is_template == ("<" in name):
         return Kernel(source, name, found)
-    way_out = f"it has: {', '.join(source.declared) or 'none'}"
     if found is not None and found.is_template:
         way_out = f'it is a template: name an instance, module["{plain}<...>"]'
     raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
@@ -61,25 +59,21 @@ class Kernel(KernelEntry):
     """A kernel, which runs to its end on a CPU."""
 
     def __call__(self, grid: Size, block: Size, shared_bytes: int, /, *arguments: Any) -> None:
-        """Launches it.
+        """Launches it, or raises TargetFailure.
 
         Args:
             grid: blocks along x, y and z; those left out are 1.
             block: threads of each along x, y and z.
             shared_bytes: of dynamic shared memory.
             arguments: tensors, all of one device; None for a null pointer; numbers.
-
-        Raises:
-            TargetFailure: it does not compile, the arguments do not fit, or it could not run to
-            its end.
         """
         who = f"kernel {self.name} of {self.source.path.name}"
-        parameters = self.function.parameters
-        given = Arguments(who, parameters, arguments)
-        library = None if given.is_on_gpu else library_of(self.source, self.instance)
-        if library is None:
-            caller, types = 0, written_types(self.source, parameters)
+        given = Arguments(who, self.function.parameters, arguments)
+        library, caller = None, 0
+        if given.is_on_gpu:
+            types = written_types(self.source, self.function.parameters)
         else:
+            library = library_of(self.source, self.instance)
             caller, types = library.kernel(self.name)
         addresses = given.addresses(types)  # which lives as long as the launch
         sizes = _sizes(grid), _sizes(block), shared_bytes
@@ -97,8 +91,8 @@ def _sizes(given: Size) -> tuple[int, ...]:
 def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> None:
     name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > 1024:  # what every GPU allows
-        words = f"is launched with {threads:,} threads a block; 1,024 fit"
-        raise TargetFailure(f"kernel {name} {words}")
+        words = f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
+        raise TargetFailure(words)
     storages = [home_of(tensor) for _, tensor in launch.tensors]
     backend = CUDA if library is None else CUDA_ON_CPU
     found.started.append(Launch(launch.kernel, backend, storages))
@@ -131,12 +125,10 @@ class _HostCall:
         """Its cudaError_t."""
         loaded = self._library.loaded
         of_launch = (ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER)
-        asked = [
-            self._callable(self._launch, *of_launch),
-            self._callable(self._allocate, ctypes.POINTER(POINTER), _BYTES),
-            self._callable(self._store, POINTER, POINTER, ctypes.c_int, _BYTES),
-        ]
-        loaded.gp_set_python(*asked)
+        launch = self._callable(self._launch, *of_launch)
+        allocate = self._callable(self._allocate, ctypes.POINTER(POINTER), _BYTES)
+        store = self._callable(self._store, POINTER, POINTER, ctypes.c_int, _BYTES)
+        loaded.gp_set_python(launch, allocate, store)
         code: int = getattr(loaded, f"gp_host_{function}")(addresses)
         if self._raised is not None:
             raise self._raised
@@ -182,11 +174,11 @@ class _HostCall:
         for _, tensor in self._tensors:
             storage = tensor.untyped_storage()
             start = (address or 0) - storage.data_ptr()
-            if start >= 0 and start + size <= storage.nbytes():
+            if 0 <= start <= storage.nbytes() - size:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        words = f"{size:,} bytes outside the tensors of its arguments"
-        raise TargetFailure(f"host code fills or copies {words}")
+        words = f"host code fills or copies {size:,} bytes outside the tensors of its arguments"
+        raise TargetFailure(words)
 
 
 def load(
@@ -195,18 +187,14 @@ def load(
     defines: Mapping[str, object] | None = None,
     include: Sequence[str | Path] = (),
 ) -> Module:
-    """The kernels of a CUDA C++ file, compiled at the first launch on a device.
+    """The kernels of a CUDA C++ file, compiled at the first launch on a device; or TargetFailure.
 
     Args:
         path: if it is not absolute, beside the file of the caller's module, else here.
         defines: macros: `{"BLOCK_M": 32, "SCALAR": "float"}`.
         include: folders of what it includes, besides its own.
-
-    Raises:
-        TargetFailure: there is no such file.
     """
-    folders = [str(Path(folder).resolve()) for folder in include]
-    macros = {}
+    folders, macros = [str(Path(folder).resolve()) for folder in include], dict[str, str]()
     for name, value in (defines or {}).items():
         macros[name] = str(int(value) if isinstance(value, bool) else value)
     beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
@@ -248,16 +236,14 @@ def _core() -> Any:
 
         if hasattr(cuda.core, "Program"):
             return cuda.core
-    words = (
-        "CUDA sources are compiled on a GPU by cuda-core 1.2 or later, which is not installed"
-    )
+    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later: it is not installed"
     raise TargetFailure(words, "pip install 'gradprobe[cuda]'")
 
 
 @functools.cache
 def _compiled(source: CudaSource, instance: str, device: int) -> Any:
-    core = _core()
-    log, folders = io.StringIO(), [str(source.path.parent), *source.folders, *_headers()]
+    core, log = _core(), io.StringIO()
+    folders = [str(source.path.parent), *source.folders, *_headers()]
     try:
         options = core.ProgramOptions(
             name=str(source.path), define_macro=[*source.defines] or None, std="c++17",
@@ -273,8 +259,7 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
 
 
 def _headers() -> list[str]:
-    homes = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
-    folders = [Path(home) / "include" for home in homes if home]
+    folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")]
     nvidia = importlib.util.find_spec("nvidia")
     for root in nvidia.submodule_search_locations or () if nvidia else ():
         folders += sorted(Path(root).glob("*/include"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +20,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 # What only nvcc or a GPU can make something of.
-_ON_A_GPU = {
-    "<<<": "a launch <<<...>>> in a kernel",
-    "asm": "inline PTX",
-    "__asm__": "inline PTX",
-}
+_ON_A_GPU = dict.fromkeys(("asm", "__asm__"), "inline PTX")
 _ON_A_GPU |= {"cooperative_groups": "cooperative groups", "wmma": "matrix instructions (wmma)"}
+_ON_A_GPU["<<<"] = "a launch <<<...>>> in a kernel"
 # Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
 _HEADERS = (
     r"(?:torch|ATen|c10|pybind11)/"
@@ -75,8 +73,7 @@ class CudaSource:
     def aliases(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for pattern in _ALIASES:
-            for alias in re.finditer(pattern, self._whole):
-                found[alias["name"]] = alias["type"]
+            found |= {each["name"]: each["type"] for each in re.finditer(pattern, self._whole)}
         return found | dict(self.defines)
 
     @cached_property
@@ -103,15 +100,13 @@ class CudaSource:
 
     @cached_property
     def using(self) -> str:
-        found = set[str]()
-        for kernel in self.declared.values():
-            node, name = kernel.node.parent, ""
-            while node is not None:
-                own = node_text(node.child_by_field_name("name")).replace(" ", "")
-                name = f"{own}::{name}" if node.type == "namespace_definition" and own else name
-                node = node.parent
-            found.add(f"using namespace {name[:-2]};\n" if name else "")
-        return "".join(sorted(found))
+        """Lets the namespaces of its kernels be left out, from the outer ones in."""
+        found = dict[str, None]()
+        for space in nodes(syntax.parse(self.plain), "namespace_definition"):
+            name = node_text(space.child_by_field_name("name"))
+            if name and "__global__" in syntax.tokens(space):
+                found[f"using namespace {name};\n"] = None
+        return "".join(found)
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array, else of one in the file."""
@@ -132,9 +127,9 @@ class CudaSource:
         # Of macros a kernel may use those with PTX; a launch in one is the host's.
         texts = self.plain, syntax.without_directives(self.plain)
         for number, (line, code) in enumerate(zip(*map(str.splitlines, texts), strict=True), 1):
-            for word in re.findall(r"<<<|\w+", line):
-                if word in _ON_A_GPU and (word in code or "asm" in word):
-                    return f"{self.path.name}:{number}: {_ON_A_GPU[word]}"
+            words = re.findall(r"<<<|\w+", code) + re.findall(r"\b(?:__)?asm(?:__)?\b", line)
+            for word in filter(_ON_A_GPU.__contains__, words):
+                return f"{self.path.name}:{number}: {_ON_A_GPU[word]}"
         return ""
 
     # --- Host code
@@ -147,10 +142,9 @@ class CudaSource:
         return [piece for piece in _with_users(pieces, _HOST) if piece not in python], python
 
     def _without(self, pieces: Iterable[HostPiece]) -> str:
-        spans = [(piece.node.start_byte, piece.node.end_byte) for piece in pieces]
-        for found in syntax.includes(self.text):
+        text, spans = self.text, [(each.node.start_byte, each.node.end_byte) for each in pieces]
+        for found in syntax.includes(text):
             spans += [found.span()] if re.match(_HEADERS, found[1]) else []
-        text = self.text
         for start, end in spans:
             text = text[:start] + syntax.blank(text[start:end]) + text[end:]
         return text
@@ -158,12 +152,12 @@ class CudaSource:
     @cached_property
     def launchers(self) -> Mapping[str, DeclaredFunction]:
         """What launches kernels, by name, but for templates, members and overloaded ones."""
-        defined: dict[str, HostPiece | None] = {}
-        for piece in self._host[0]:
-            if any(nodes(piece.node, "function_definition")):
-                defined[piece.name] = None if piece.name in defined else piece
+        defined = [
+            each for each in self._host[0] if any(nodes(each.node, "function_definition"))
+        ]
+        many = Counter(piece.name for piece in defined)
         found = dict[str, DeclaredFunction]()
-        for piece in _with_users([*filter(None, defined.values())], "<<<"):
+        for piece in _with_users([each for each in defined if many[each.name] == 1], "<<<"):
             if function := syntax.declared_function(piece.node):
                 found[function.name] = function
         return found
@@ -172,10 +166,9 @@ class CudaSource:
     def with_launches(self) -> str:
         """The text with what of the host g++ can compile, each `<<<...>>>` a call."""
         compiled, python = self._host
-        text = self._without(python)
-        calls = [
-            sizes for piece in compiled for sizes in nodes(piece.node, "kernel_call_syntax")
-        ]
+        text, calls = self._without(python), []
+        for piece in compiled:
+            calls += nodes(piece.node, "kernel_call_syntax")
         for sizes in reversed(calls):
             start, end = sizes.start_byte, sizes.end_byte
             first = sizes.parent.start_byte if sizes.parent is not None else 0
@@ -217,15 +210,14 @@ _cuda_source = functools.lru_cache(maxsize=64)(CudaSource)
 
 
 def _included(path: Path, text: str, folders: Sequence[Path]) -> tuple[tuple[Path, str], ...]:
-    found = {path: text}
-    for file in (reading := [path]):  # which grows
-        for include in syntax.includes(found[file]):
+    found, reading = dict[Path, str](), [(path, text)]
+    for file, read in reading:
+        for include in syntax.includes(read):
             places = [folder / include[1] for folder in (file.parent, path.parent, *folders)]
             other = next(filter(Path.is_file, places), path).resolve()
-            if other not in found:
+            if other not in (path, *found):
                 found[other] = other.read_text(encoding="utf-8", errors="replace")
-                reading.append(other)
-    del found[path]
+                reading.append((other, found[other]))
     return tuple(sorted(found.items()))
 
 
@@ -237,16 +229,14 @@ def _shared_arrays(root: Node) -> Iterator[tuple[Declaration, bool]]:
 
 
 _ERROR = re.compile(
-    r"(?m)^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) "
-    r"(?:(?:\w+ )?error(?: #\S+)?: (.*)|note: to match this '\{')$"
+    r"(?m)^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) (?:\w+ )?error(?: #\S+)?: (.*)$"
 )
 
 
 def compile_errors(printed: str) -> str:
     errors = dict[str, None]()
     for file, line, other_line, words in _ERROR.findall(printed):
-        what = words or "a brace is opened here and not closed"
-        errors[f"{Path(file).name}:{line or other_line}: {what}"] = None
+        errors[f"{Path(file).name}:{line or other_line}: {words}"] = None
     return "; ".join([*errors][:3]) or printed.strip()[-500:]
 
 

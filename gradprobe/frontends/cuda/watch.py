@@ -19,6 +19,7 @@ _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
+# In the order of the runtime's kinds.
 _SENTENCES = {
     memory.RACE: "race on {shared}{where}: {now.who} {now.did} it at {now.place}, "
     "{before.who} {before.did} it at {before.place}, with no barrier between{times}",
@@ -27,8 +28,7 @@ _SENTENCES = {
     memory.BARRIER: "{now.who} waits at the barrier {now.place}, but {before.who} {before.did}",
     memory.MISALIGNED: "{now.who} {now.did} {shared}{where} by a type wider than its elements, "
     "at an address that is no multiple of that type's alignment, at {now.place}",
-    EQUAL: "threads of several warps store the same value to {shared}{where} at {now.place}, "
-    "with no barrier between; that is right as long as the values are equal",
+    EQUAL: "",
     memory.SHUFFLE: "{where} at {now.place}, in the warp of {now.who}{times}",
 }
 KINDS = (*_SENTENCES,)
@@ -71,10 +71,8 @@ class CudaFinding:
     def finding(self) -> memory.MemoryFinding:
         line, access = self.now.line, _ACCESSES.get(self.now.how, "")
         about = (self.kind, self.array, self.sentence, self.kernel)
-        at, count = (line.file, line.line, line.code), self.count
-        return memory.MemoryFinding(
-            *about, *at, access=access, lanes=count, in_block=self.is_shared
-        )
+        found = memory.MemoryFinding(*about, line.file, line.line, line.code, access=access)
+        return replace(found, lanes=self.count, in_block=self.is_shared)
 
     @property
     def sentence(self) -> str:

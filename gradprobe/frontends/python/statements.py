@@ -34,10 +34,9 @@ class _Line:
 
     def assigned(self, names: set[str], until: int | None = None) -> list[Any]:
         """The assignments to names up to a line, else itself; the last first."""
-        last, found = self.number if until is None else until, []
-        for node in _all(self.function, *_ASSIGNMENTS):
-            if node.lineno <= last and names & _names(*targets_of(node)):
-                found.append(node)
+        last, every = self.number if until is None else until, _all(self.function, *_ASSIGNMENTS)
+        found = [each for each in every if each.lineno <= last]
+        found = [each for each in found if names & _names(*targets_of(each))]
         return sorted(found, key=_line_of, reverse=True)
 
 
@@ -84,16 +83,19 @@ class PythonStatements(Statements):
                 made = here.assigned(names)
                 names = _names(*(node.value for node in made))
                 for node in made:
-                    found |= {} if _is_shape(node.value) else {node.lineno: None}
+                    value = (
+                        node.value.value if isinstance(node.value, ast.Subscript) else node.value
+                    )
+                    if getattr(value, "attr", "") != "shape":
+                        found[node.lineno] = None
             yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
-        here, targets = _Line(self.file, line), set[str]()
-        for node in here.around(*_ASSIGNMENTS):
-            targets |= _names(*targets_of(node))
+        here = _Line(self.file, line)
+        parts = [part for node in here.around(*_ASSIGNMENTS) for part in targets_of(node)]
         for call in _all(here.function, ast.Call):
             is_launch = isinstance(call.func, ast.Subscript) and call.lineno > line
-            if is_launch and targets & _names(*call.args):
+            if is_launch and _names(*parts) & _names(*call.args):
                 yield call.lineno
 
     def function_at(self, line: int) -> str:
@@ -122,11 +124,6 @@ def _line_of(node: Any) -> int:
 
 def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:
     return [at for at in dict.fromkeys(map(_line_of, nodes)) if at != line]
-
-
-def _is_shape(value: ast.expr) -> bool:
-    inner = value.value if isinstance(value, ast.Subscript) else value
-    return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
 
 def _names(*trees: ast.AST) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 import sys
 from collections import Counter
@@ -25,7 +24,7 @@ from ...source.reach import CALLER, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
 from .. import plain_function
 
 
-@contextlib.contextmanager
+@contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
     """While open, traces functions of a file, interpreted kernels too."""
     reached, before = set[Goal](), sys.gettrace()
@@ -154,26 +153,21 @@ def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
 
 
 def _as_array(value: Any) -> Array | None:
-    if isinstance(value, np.ndarray):
-        return value.astype(np.float64) if value.dtype.kind == "f" else None
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(np.float64)
     is_tensor = isinstance(value, torch.Tensor) and value.is_floating_point()
-    if is_tensor and not value.is_meta and value.layout is torch.strided:
-        return value.detach().cpu().double().numpy()
-    return None
+    is_plain = is_tensor and not value.is_meta and value.layout is torch.strided
+    return value.detach().cpu().double().numpy() if is_plain else None
 
 
 @lru_cache(maxsize=4)
 def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[CauseLine]]:
     hooks = _Hooks(KernelFile(str(Path(file).resolve()), text))
-    found = dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:
-        for inner in code.co_consts:
-            if isinstance(inner, CodeType):
-                found[inner.co_name, inner.co_firstlineno] = inner
-                waiting.append(inner)
-    return found, hooks.places
+        waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return {(code.co_name, code.co_firstlineno): code for code in waiting}, hooks.places
 
 
 class _Hooks(ast.NodeTransformer):
@@ -206,14 +200,10 @@ class _Hooks(ast.NodeTransformer):
     def generic_visit(self, node: Any) -> Any:
         if isinstance(node, _WHOLE):
             return node
-        if isinstance(node, ast.Call):
-            # What is called has no value of interest, but its owner has.
-            if isinstance(node.func, ast.Attribute):
-                node.func.value = self.visit(node.func.value)
-            node.args = list(map(self.visit, node.args))
-            node.keywords = list(map(self.visit, node.keywords))
-        else:
-            super().generic_visit(node)
+        called = node.func if isinstance(node, ast.Call) else None
+        super().generic_visit(node)
+        if called is not None:  # which has no value of interest, but its owner has
+            node.func = called
         is_loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         return self._call(node, node) if isinstance(node, _VALUES) and is_loaded else node
 
@@ -228,7 +218,6 @@ def _written(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
         whole = part
         while isinstance(whole, (ast.Subscript, ast.Attribute)):
             whole = whole.value
-        if isinstance(whole, ast.Name) and (
-            whole is not part or isinstance(node, ast.AugAssign)
-        ):
+        is_changed = whole is not part or isinstance(node, ast.AugAssign)
+        if is_changed and isinstance(whole, ast.Name):
             yield whole.id

@@ -102,18 +102,17 @@ def _on_the_cpu() -> Any:
     from torch.overrides import TorchFunctionMode
 
     def there(value: Any) -> Any:
-        is_gpu = (
-            isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cuda"
-        )
+        is_device = isinstance(value, (str, torch.device))
+        is_gpu = is_device and str(value).partition(":")[0] == "cuda"
         return torch.device("cpu") if is_gpu else value
 
     class Mode(TorchFunctionMode):
         def __torch_function__(
-            self, func: Any, _: Any, args: Any = (), kwargs: Any = None
+            self, func: Any, _: Any, args: Any = (), named: Any = None
         ) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
-            named = {name: there(value) for name, value in (kwargs or {}).items()}
+            named = {name: there(value) for name, value in (named or {}).items()}
             return func(*map(there, args), **named)
 
     return Mode()
@@ -148,19 +147,14 @@ def target_of(gpu: Architecture) -> Any:
     from triton.backends.compiler import GPUTarget
 
     major, minor = gpu.capability
-    kind = "hip" if gpu.gfx else "cuda"
-    return GPUTarget(kind, gpu.gfx or 10 * major + minor, gpu.warp)
+    return GPUTarget("hip" if gpu.gfx else "cuda", gpu.gfx or 10 * major + minor, gpu.warp)
 
 
 def _driver(gpu: Architecture) -> Any:
     import torch
 
-    properties = {
-        "max_shared_mem": gpu.shared_bytes,
-        "max_num_regs": _REGISTERS,
-        "multiprocessor_count": gpu.processors,
-        "warpSize": gpu.warp,
-    }
+    properties = {"max_shared_mem": gpu.shared_bytes, "max_num_regs": _REGISTERS}
+    properties |= {"multiprocessor_count": gpu.processors, "warpSize": gpu.warp}
     return SimpleNamespace(
         utils=SimpleNamespace(get_device_properties=_answering(properties)),
         get_current_target=_answering(target_of(gpu)),

@@ -41,10 +41,10 @@ class KernelCall:
     @property
     def key(self) -> tuple[Any, ...]:
         """What it is compiled by: launches of one key compile alike."""
-        constants, kinds = self.constants, dict[str, Any]()
+        constants, kinds = self.constants, list[Any]()
         for name, value in self.given.items():
-            kinds[name] = repr(value) if name in constants else _kind(value)
-        return id(self.kernel), *sorted(kinds.items())
+            kinds.append((name, repr(value) if name in constants else _kind(value)))
+        return id(self.kernel), *sorted(kinds)
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -53,6 +53,7 @@ class KernelCall:
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
+        """Each parameter, and the storage that it points into."""
         found = list[tuple[str, int]]()
         for name, value in self.given.items():
             found += [(name, part.storage) for _, part, _ in tensors_in(value)]
@@ -62,8 +63,8 @@ class KernelCall:
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """A launch as `kernel.run` is given it."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
-    names = [name for name in given if name not in ("grid", "warmup")]
-    return KernelCall(kernel, {name: _described(given[name]) for name in names})
+    given = {name: _described(given[name]) for name in given if name not in ("grid", "warmup")}
+    return KernelCall(kernel, given)
 
 
 @functools.cache
@@ -138,7 +139,7 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
         return _run_first_fitting(tuner, found.notes, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
-        for kind in kernel_types():
+        for kind in _kernel_types():
             stack.enter_context(replaced(kind, "run", through(kind.run)))
         if compiler := sys.modules.get("triton.compiler.compiler"):
             # Its frames hold the types of names.
@@ -149,14 +150,13 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
         yield
 
 
-def kernel_types() -> list[Any]:
+def _kernel_types() -> Iterator[Any]:
     """Triton's classes of kernels; none where it has not been imported."""
-    if "triton" not in sys.modules:
-        return []
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
+    if "triton" in sys.modules:
+        from triton.runtime.interpreter import InterpretedFunction
+        from triton.runtime.jit import JITFunction
 
-    return [JITFunction, InterpretedFunction]
+        yield from (JITFunction, InterpretedFunction)
 
 
 # --- autotuned kernels
@@ -173,32 +173,30 @@ def _tuners() -> Iterator[Any]:
 
 def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) -> Any:
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    failures: list[Exception] = []
-    for config in tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs:
+    *others, last = (
+        tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs
+    )
+    for config in (*others, last):
         words = config.all_kwargs()
         try:
             if config.pre_hook is not None:
                 config.pre_hook({**tuner.nargs, **kwargs, **words})
             result = tuner.fn.run(*args, **kwargs, **words)
         except Exception as error:
-            if not _does_not_fit(error):
+            if config is last or not _does_not_fit(error):
                 raise
-            failures.append(error)
-            continue
-        shown = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-        which = f"configuration {tuner.configs.index(config) + 1} of {len(tuner.configs)}"
-        values = ", ".join(map("{0[0]}={0[1]}".format, shown.items()))
-        words = f"it ran with {which}, the first that fits: {values}"
-        notes.append(f"{tuner.base_fn.__name__} is autotuned: {words}")
-        return result
-    raise failures[0]
+        else:
+            what = f"it ran with the first configuration that fits: {config}"
+            notes.append(f"{tuner.base_fn.__name__} is autotuned: {what}")
+            return result
+    return None
 
 
 def _does_not_fit(error: Exception) -> bool:
     """Whether the compiler, the GPU or a first interpreted program (static_assert) refused."""
     kind = type(error).__name__
-    if kind in ("OutOfResources", "CompileTimeAssertionFailure"):
-        return True
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    builder = getattr(interpreter, "interpreter_builder", None)
-    return kind == "InterpreterError" and getattr(builder, "grid_idx", None) == (0, 0, 0)
+    if kind != "InterpreterError":
+        return kind in ("OutOfResources", "CompileTimeAssertionFailure")
+    from triton.runtime.interpreter import interpreter_builder
+
+    return getattr(interpreter_builder, "grid_idx", None) == (0, 0, 0)

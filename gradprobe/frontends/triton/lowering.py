@@ -31,6 +31,7 @@ from ...processes.ended import EndedLine
 from . import architecture, target_of
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
+from .raised import compiler_place
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
 _USUAL = (DEFAULT_ARCHITECTURE, "sm_80", "sm_100", "gfx942")
@@ -54,19 +55,10 @@ def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
     return list(map(_error_of, calls))
 
 
-def is_taken(call: KernelCall) -> bool:
-    _restore_language()
-    return _refused(call, _targets()[0]) is None
-
-
-def _targets() -> list[GPUTarget]:
-    asked = architecture()
-    return [target_of(ARCHITECTURES[name]) for name in ([asked] if asked else _USUAL)]
-
-
 def _error_of(call: KernelCall) -> CompileError | None:
     """What is surely wrong with a kernel, whatever the sizes and the GPU are."""
-    first, *others = _targets()
+    asked = architecture()
+    first, *others = [target_of(ARCHITECTURES[name]) for name in ([asked] if asked else _USUAL)]
     root, line, words = _refused(call, first) or (None, None, "")
     if root is None or line is None or not _is_sure(root, line.file):
         return None
@@ -82,8 +74,8 @@ def _error_of(call: KernelCall) -> CompileError | None:
         f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
     )
     reason = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
-    of_line, arch = vars(line), architecture() or ""
-    return CompileError(kernel=call.name, **of_line, words=reason, way_out=way_out, arch=arch)
+    about = {"kernel": call.name, "way_out": way_out, "arch": asked or ""}
+    return CompileError(**vars(line), **about, words=reason)
 
 
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
@@ -92,18 +84,13 @@ def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
         given = {name: _compilable(value) for name, value in call.given.items()}
         given["debug"] = False
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-        bound, types, named = bind(**given)
-        options, signature, constants, attributes = kernel._pack_args(
-            backend, given, bound, types, named
-        )
-        source, context = ASTSource(kernel, signature, constants, attributes), ir.context()
+        options, *parts = kernel._pack_args(backend, given, *bind(**given))
+        source, context = ASTSource(kernel, *parts), ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)
         functions = backend.get_codegen_implementation(options)
         source.make_ir(target, options, functions, backend.get_module_map(), context)
     except Exception as error:
-        from .raised import compiler_place
-
         root: BaseException = error
         while (inner := root.__cause__ or root.__context__) is not None:
             root = inner
@@ -113,12 +100,11 @@ def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
 
 def _is_sure(root: BaseException, file: str) -> bool:
     is_known = isinstance(root, (*_OF_TEXT, *_OF_TYPES, CompilationError))
-    if isinstance(root, CompileTimeAssertionFailure) or not is_known:
+    is_of_sizes = isinstance(root, CompileTimeAssertionFailure)
+    if is_of_sizes or not is_known or _ASKS.search("".join(linecache.getlines(file))):
         return False
-    if _ASKS.search("".join(linecache.getlines(file))):
-        return False
-    frames = list(traceback.walk_tb(root.__traceback__))
-    return not frames or frames[-1][0].f_code.co_filename.startswith(_FRONT_END)
+    frames = traceback.extract_tb(root.__traceback__)
+    return not frames or frames[-1].filename.startswith(_FRONT_END)
 
 
 def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
@@ -154,15 +140,13 @@ def _restore_language() -> None:
     generator.visit = lambda self, node: _compilable(visit(self, node))
 
 
-_COMPILABLE: dict[Any, JITFunction[Any]] = {}
+@functools.cache
+def _compiled_form(kernel: Any) -> JITFunction[Any]:
+    kernel.fn.__defaults__ = tuple(map(_compilable, kernel.fn.__defaults__ or ())) or None
+    return JITFunction(kernel.fn, **kernel.kwargs)
 
 
 def _compilable(thing: Any) -> Any:
     if type(thing) is tl.constexpr and type(thing.value) is InterpretedFunction:
-        return tl.constexpr(_compilable(thing.value))
-    if type(thing) is not InterpretedFunction:
-        return thing
-    if thing not in _COMPILABLE:
-        thing.fn.__defaults__ = tuple(map(_compilable, thing.fn.__defaults__ or ())) or None
-        _COMPILABLE[thing] = JITFunction(thing.fn, **thing.kwargs)
-    return _COMPILABLE[thing]
+        return tl.constexpr(_compiled_form(thing.value))
+    return _compiled_form(thing) if type(thing) is InterpretedFunction else thing

@@ -9,9 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.frontends.triton import interpreter
+from gradprobe.frontends.triton.interpreter.bfloat16 import make_bfloat16_right
 from tests.runtime.interpreter.tabled import kernels_of
-from tests.sampling import NIGHT
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -23,7 +22,7 @@ SPECIAL = [0.0, -0.0, INF, -INF, NAN, 1e-40, -1e-40, 3.4e38, 1.0039062, 1.011718
 
 @pytest.fixture(autouse=True)
 def patched():
-    interpreter.make_bfloat16_right()
+    make_bfloat16_right()
 
 
 @pytest.fixture
@@ -58,22 +57,14 @@ add  x + y
     r = x + y
 mul  x * y
     r = x * y
-neg  -x
-    r = -x
 maximum  torch.maximum(x, y)
     r = tl.maximum(x, y)
-clamp  x.clamp(-y.abs(), y.abs())
-    r = tl.clamp(x, -tl.abs(y), tl.abs(y))
 fma  (x.double() * y.double() + z.double()).bfloat16()
     r = tl.fma(x, y, z)
 where  torch.where(x < y, x, z)
     r = tl.where(x < y, x, z)
-constant  x * 2.5 + 1
-    r = x * 2.5 + 1
 cumsum  stepwise(x, 1, torch.add)
     r = tl.cumsum(x, 1)
-bitcast  x
-    r = x.to(tl.int16, bitcast=True).to(tl.bfloat16, bitcast=True)
 other  torch.where(torch.arange(N * N).reshape(N, N) % 2 == 0, x, torch.tensor(-1.5).bfloat16())
     r = tl.load(x_ptr + p, mask=p % 2 == 0, other=-1.5)
 """
@@ -83,8 +74,6 @@ div  x.float() / y.float()
     r = x / y
 less  (x < y).float()
     r = (x < y).to(tl.float32)
-both  ((x >= y) & (x > 0)).float()
-    r = ((x >= y) & (x > 0)).to(tl.float32)
 float_  x.float()
     r = x.to(tl.float32)
 mixed  x.float() * y.float()
@@ -101,18 +90,12 @@ ALONG = FRAME.replace("tl.store(out_ptr + p, r)", "tl.store(out_ptr + tl.arange(
 EXTREMES = """
 max_  x.amax(1)
     r = tl.max(x, 1)
-max_below_0  (x - 9.0).amax(1)
-    r = tl.max(x - 9.0, 1)
 argmax  x.amax(1)
     r = tl.argmax(x, 1)
-max_of_both  x.amax(1)
-    r, _ = tl.max(x, 1, return_indices=True)
 """
 SUMS = """
 sum_  pairwise(x)
     r = tl.sum(x, 1)
-sum_of_all  pairwise(x.reshape(1, -1)).expand(N).clone()
-    r = tl.sum(x) + tl.zeros((N,), tl.bfloat16)
 """
 SUM_WIDE = """
 sum_wide  x.float().sum(1)
@@ -191,19 +174,6 @@ def test_an_integer_becomes_the_nearest_bfloat16_and_goes_back(dtype, by):
     assert same(found, x.double().bfloat16())
     small = found / 256
     assert same(cast_to(small.abs(), dtype), small.abs().to(dtype))
-
-
-def test_a_double_is_rounded_once():
-    x = torch.full((SIZE,), 1 + 2**-8 + 2**-40, dtype=torch.float64)
-    assert cast_to(x, torch.bfloat16)[0].item() == 1 + 2**-7
-
-
-def test_every_bfloat16_becomes_its_float32_and_comes_back():
-    bits = torch.arange(-(2**15), 2**15, 1 if NIGHT else 32, dtype=torch.int32)
-    x = bits.to(torch.int16).view(torch.bfloat16)
-    wide = cast_to(x, torch.float32)
-    assert same(wide, x.float())
-    assert same(cast_to(wide, torch.bfloat16), x)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from triton.runtime import interpreter as shipped
 
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter import plans
-from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
+from gradprobe.frontends.triton.interpreter.bfloat16 import make_bfloat16_right
 from gradprobe.frontends.triton.interpreter.plans import PLANS, Plans
 
 
@@ -53,7 +53,7 @@ def bits(dtype, far):
 def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtype, far):
     interpreter.mend_interpreter()
     if dtype == torch.bfloat16:
-        interpreter.make_bfloat16_right()
+        make_bfloat16_right()
     repeated, plan = [], plans.plan_of
 
     def counted(*args):
@@ -142,20 +142,3 @@ def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
     assert out.tolist() == [-1, -1, -1, 4, 5, -1]
     refused = [one.__name__ for one, made in PLANS._made.items() if False in made.values()]
     assert "load" in refused
-
-
-@triton.jit
-def store_beyond(out_ptr, SIZE: tl.constexpr):
-    places = tl.arange(0, SIZE) + 1
-    for _ in range(4):
-        tl.store(out_ptr + places, places)  # the last one is outside
-
-
-def test_an_access_of_an_operation_that_is_repeated_is_told_with_the_kernels_lines_alone():
-    out = torch.zeros(8, dtype=torch.int32)
-    for _ in range(2):
-        with watched_memory({"out": out}) as memory:
-            store_beyond[(1,)](out, SIZE=8)
-    (found,) = memory.findings
-    assert found.code.startswith("tl.store(out_ptr + places, places)")
-    assert "(in " not in found.sentence

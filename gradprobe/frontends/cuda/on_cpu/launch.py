@@ -34,12 +34,6 @@ _MOST_FINDINGS = 64
 MOST_RECORDS = 1 << 20
 _NONE, _ALL_LANES = (1 << 64) - 1, 0xFFFFFFFF
 _HOW = ("read", "write", "atomic", "waits", "ended", "left out")
-_SIGNALS = {
-    signal.SIGFPE: "divides an integer by 0, which a GPU leaves undefined,",
-    signal.SIGILL: "reaches the end without a return value, or a trap,",
-    signal.SIGABRT: "aborts",
-    signal.SIGUSR1: "has not ended",
-}
 
 
 def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
@@ -71,10 +65,7 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         words = memory.signal(ran)
     if ran.is_last_fatal:
         words = seen.pop().sentence
-    for finding in by_lines(seen):
-        if finding.kind == EQUAL:
-            found.notes.append(finding.sentence)
-            continue
+    for finding in by_lines(each for each in seen if each.kind != EQUAL):
         found.findings.append(finding.finding)
         if OPEN.get() is None:
             warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)
@@ -83,13 +74,12 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
 
 
 def _name_of(parameter: str, tensor: Tensor, found: Launches) -> str:
-    there = []
-    for name, view in found.tensors.items():
-        if home_of(view) == home_of(tensor):
-            there.append(name)
-            if view.data_ptr() == tensor.data_ptr():
-                return name
-    return there[0] if len(there) == 1 else re.sub(r"(?i)(?<=.)_?ptr$", "", parameter)
+    there = {
+        name: view for name, view in found.tensors.items() if home_of(view) == home_of(tensor)
+    }
+    same = [name for name, view in there.items() if view.data_ptr() == tensor.data_ptr()]
+    names = same or (there if len(there) == 1 else [re.sub(r"(?i)(?<=.)_?ptr$", "", parameter)])
+    return next(iter(names))
 
 
 class LaunchMemory:
@@ -97,17 +87,15 @@ class LaunchMemory:
         self._launch, self._library = launch, library
         self.regions, self._arrays = list[Any](), list[NamedArray]()
         self._maps = list[Any]()  # which regions only hold the addresses of
-        self.tensors = [
-            (_name_of(name, tensor, found), tensor) for name, tensor in launch.tensors
-        ]
+        self.tensors = [(_name_of(*each, found), each[1]) for each in launch.tensors]
         self._add_tensors(found.unwritten)
         self._add_arrays()
 
     def _add_tensors(self, unwritten: UnwrittenElements) -> None:
         storages = defaultdict[int, list[NamedArray]](list)
         for name, tensor in self.tensors:
-            if tensor.numel():
-                unit, span = tensor.element_size(), elements_of(tensor).span
+            unit, span = tensor.element_size(), elements_of(tensor).span
+            if span:
                 named = NamedArray(name, False, tensor.data_ptr(), span * unit, unit, tensor)
                 storages[home_of(tensor)].append(named)
         for base, views in storages.items():
@@ -127,9 +115,7 @@ class LaunchMemory:
             name, size = array.name, array.bytes
             if name == ROOM:  # findings call it as the kernel does
                 size = self._launch.shared_bytes
-                name = source.dynamic_array_of(kernel.function.name) or (
-                    "memory" if size else ""
-                )
+                name = source.dynamic_array_of(kernel.function.name) or "memory" * bool(size)
             start = array.start + (place.shared if array.is_shared else place.base)
             if name:
                 type_ = number_type(source, source.shared_type(name))
@@ -147,10 +133,11 @@ class LaunchMemory:
         )
 
     def finding(self, found: Any) -> CudaFinding:
-        kind = KINDS[found.kind]
-        named, where = (
-            (NamedArray(""), _shuffle(found)) if kind == SHUFFLE else self._place(found)
-        )
+        kind, named, where = KINDS[found.kind], NamedArray(""), ""
+        if kind == SHUFFLE:
+            where = _shuffle(found)
+        elif found.region >= 0:
+            named, where = self._place(found)
         before = self._site(found.before) if kind in (RACE, EQUAL, BARRIER) else None
         about = (kind, self._launch.kernel.name, named.name, named.is_shared, where)
         return CudaFinding(*about, self._site(found.now), before, found.count)
@@ -159,9 +146,8 @@ class LaunchMemory:
         around = self._library.lines([address for address in ran.calls if address])
         line = next((line for lines in around.values() for line in lines if line.line), _UNKNOWN)
         site, kernel = replace(self._site(ran.stopped), line=line), self._launch.kernel
-        does = _SIGNALS.get(signal.Signals(ran.signal), "accesses memory that is not mapped")
-        if ran.stopped.access and ran.signal == signal.SIGSEGV:
-            does = "needs more than the 512 KiB of local memory that a GPU has for a thread"
+        name = signal.Signals(ran.signal).name
+        does = "has not ended" if name == "SIGUSR1" else f"is stopped by {name}"
         if line.line:
             add_to_stack(line.file, line.line, kernel.function.name)
             does += f" at {site.place}"
@@ -173,8 +159,6 @@ class LaunchMemory:
         return CudaSite(line, tuple(site.thread), tuple(site.block), _HOW[site.access])
 
     def _place(self, found: Any) -> tuple[NamedArray, str]:
-        if found.region < 0:
-            return NamedArray(""), ""
         address = self.regions[found.region].base + found.offset
 
         def distance(each: NamedArray) -> int:
@@ -200,14 +184,12 @@ def _shuffle(found: Any) -> str:
     asking, sources = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES
     getting, mask = found.bytes & _ALL_LANES, f"the mask 0x{found.array & _ALL_LANES:08x}"
     if not getting:
-        return f"{_lanes(asking, 'call')} with {mask}, which leaves out who calls"
+        return f"{_lanes(asking)} called with {mask}, which leaves out who calls"
     if sources & ~found.array:
-        return f"{_lanes(asking, 'read')} lanes outside {mask}"
-    return f"{_lanes(getting, 'read')} {_lanes(sources)}, where no thread runs"
+        return f"{_lanes(asking)} read lanes outside {mask}"
+    return f"{_lanes(getting)} read {_lanes(sources)}, where no thread runs"
 
 
-def _lanes(bits: int, do: str = "") -> str:
+def _lanes(bits: int) -> str:
     lanes = in_words(spans(lane for lane in range(32) if bits >> lane & 1))
-    if bits.bit_count() == 1:
-        return f"lane {lanes}{do and f' {do}s'}"
-    return f"lanes {lanes}{do and f' {do}'}"
+    return f"lane{'s' * (bits.bit_count() > 1)} {lanes}"

@@ -24,9 +24,8 @@ def _is_bf16(thing: Any) -> bool:
     """Whether an argument is the type, or holds its bits: a comparison holds bools."""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
-    handle: Any = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
-    is_bits = isinstance(handle, Handle) and handle.data.dtype == _BITS
-    return is_bits and bool(handle.dtype == tl.bfloat16)
+    handle: Any = getattr(thing, "handle", thing)
+    return isinstance(handle, Handle) and handle.data.dtype == _BITS and handle.dtype.is_bf16()
 
 
 def values_of(bits: Array) -> Array:
@@ -36,18 +35,10 @@ def values_of(bits: Array) -> Array:
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _to_bits(values: Array) -> Array:
-    """Rounds numbers once to bfloat16, to nearest even. NaN stays NaN."""
-    single = values.astype(np.float32)
-    bits = single.view(np.uint32)
-    if values.dtype.itemsize > 2 and values.dtype != np.float32:
-        # Rounded to odd where float32 is inexact, so that the second rounding adds no error.
-        values = values.astype(np.float64)
-        bits = bits - (np.abs(single) > np.abs(values)).astype(np.uint32)
-        bits = bits | (single != values).astype(np.uint32)
-    half = np.uint32(16)
+    """Rounds numbers by way of float32 to bfloat16, to nearest even. NaN stays NaN."""
+    bits, half = values.astype(np.float32).view(np.uint32), np.uint32(16)
     nearest = (bits + np.uint32(0x7FFF) + ((bits >> half) & np.uint32(1))) >> half
-    quiet = (bits >> half) | np.uint32(0x40)
-    return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
 
 
 def _rounded(values: Array) -> Any:
@@ -55,8 +46,9 @@ def _rounded(values: Array) -> Any:
 
 
 def _widened(thing: Any) -> Any:
-    is_bits = isinstance(thing, Handle) and _is_bf16(thing)
-    return Handle(values_of(thing.data), tl.float32) if is_bits else thing
+    if isinstance(thing, Handle) and _is_bf16(thing):
+        return Handle(values_of(thing.data), tl.float32)
+    return thing
 
 
 def _on_values(original: Method, self: Any, *args: Any) -> Any:
@@ -79,25 +71,23 @@ def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:
 def _atomic_add(
     original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any
 ) -> Any:
-    """Triton's only atomic of it. Lanes with equal pointers take turns."""
+    """Triton's only atomic of it, lane by lane."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(self, op, ptr, val, mask, *order)
-    memory, pointers, addends = shipped._interpreter, ptr.data.reshape(-1), val.data.reshape(-1)
-    found, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
-    while turn.size:
-        there, first = np.unique(pointers[turn], return_index=True)
-        lanes, on = turn[first], np.ones(there.shape, bool)
-        found[lanes] = memory.load(there, on, np.zeros(there.shape, _BITS), _BITS)
-        memory.store(there, _to_bits(values_of(found[lanes]) + values_of(addends[lanes])), on)
-        turn = np.delete(turn, first)
+    memory, on, addends = shipped._interpreter, np.ones(1, bool), values_of(val.data.reshape(-1))
+    found = np.zeros(val.data.size, np.uint16)
+    for lane in np.flatnonzero(mask.data):
+        there, at = ptr.data.reshape(-1)[[lane]], slice(lane, lane + 1)
+        found[at] = memory.load(there, on, np.zeros(1, _BITS), _BITS)
+        memory.store(there, _to_bits(values_of(found[at]) + addends[at]), on)
     return Handle(found.reshape(val.data.shape), tl.bfloat16)
 
 
 def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
     """tl.sum stays in bfloat16, so each addition rounds. Halves are added to halves, as warps do."""
-    values = values_of(tensor.handle.data)
-    axes = tuple(range(values.ndim)) if self.axis is None else self.axis
-    parts = values.reshape(-1) if self.axis is None else np.moveaxis(values, self.axis, 0)
+    parts = values_of(tensor.handle.data)
+    axes = tuple(range(parts.ndim)) if self.axis is None else self.axis
+    parts = parts.reshape(-1) if self.axis is None else np.moveaxis(parts, self.axis, 0)
     while len(parts) > 1:
         half = len(parts) // 2
         added = values_of(_to_bits(parts[:half] + parts[half : 2 * half]))
@@ -121,11 +111,9 @@ def _mended(mend: Method, original: Method, self: Any, *args: Any, **kwargs: Any
 
 @functools.cache
 def make_bfloat16_right() -> None:
-    """Lets operations on bfloat16 compute with values and round as compiled kernels do."""
+    """Has the interpreter compute in bfloat16 with values, and round as compiled kernels do."""
     for path, mend in _PATCHES.items():
         setattr(*wrapped(path, functools.partial(_mended, mend)))
     # Triton before 3.9 has no constant of it.
-    shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(
-        np.array([value], np.float64)
-    )
+    shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(np.array([value]))
     PLANS.forget()  # they may hold constants

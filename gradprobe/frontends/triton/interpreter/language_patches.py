@@ -9,6 +9,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -26,12 +27,11 @@ from .plans import MANY, PLANS, Handle, Method, wrapped
 def _copy_back(
     original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any
 ) -> None:
-    """Copies back only what lies elsewhere: as shipped it copies whole storages onto themselves."""
-    copies = tensors_in((*on_host, *kwargs_on_host.values()))
-    for _, tensor, _ in tensors_in((*args, *kwargs.values())):
-        if tensor.untyped_storage().data_ptr() != next(copies)[1].untyped_storage().data_ptr():
-            original(self, args, on_host, kwargs, kwargs_on_host)
-            break
+    """Copies back only from elsewhere: as shipped it copies whole storages onto themselves."""
+    if any(
+        tensor.device.type != "cpu" for _, tensor, _ in tensors_in((*args, *kwargs.values()))
+    ):
+        original(self, args, on_host, kwargs, kwargs_on_host)
 
 
 def _operand(original: Method, argument: Any) -> Any:
@@ -54,18 +54,6 @@ def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
     """Spreads a comparison as bools: of its operands' type, Triton 3.9 refuses it as a mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
-
-
-def _fits(original: Method, data: Any, dtype: Any) -> Any:
-    if type(dtype) is tl.dtype:  # what it asks of each handle, in half the time
-        return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
-    return original(data, dtype)
-
-
-def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
-    """The same in a third of the time."""
-    at = axis if axis >= 0 else axis + argument.data.ndim + 1
-    return Handle(argument.data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
 
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
@@ -110,13 +98,11 @@ def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: 
 @functools.cache
 def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
     """The attributes of the language's modules and classes before anything was replaced."""
-    owners = {tl: dict(vars(tl))}
-    for module in (tl.core, tl.math, tl.standard, tl.random, tl.semantic, *_libdevices()):
-        owners[module] = dict(vars(module))
-    for module in [*owners]:
-        for value in vars(module).values():
-            if inspect.isclass(value) and value.__module__.startswith("triton.language"):
-                owners[value] = dict(vars(value))
+    own = (tl, tl.core, tl.math, tl.standard, tl.random, tl.semantic, *_libdevices())
+    owners = {module: dict(vars(module)) for module in own}
+    for value in [value for module in own for value in vars(module).values()]:
+        if inspect.isclass(value) and value.__module__.startswith("triton.language"):
+            owners[value] = dict(vars(value))
     return owners
 
 
@@ -170,25 +156,22 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     def visit_For(self, node: ast.For) -> ast.For:
-        """Makes a `range(...)` variable a tensor where a kernel needs one: numbers are faster."""
+        """Makes a `range(...)` variable a tensor where an attribute is read or a function of the
+        user's called: numbers are faster."""
         self.generic_visit(node)
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"
         name = node.target.id if is_range and isinstance(node.target, ast.Name) else ""
-        # What has an attribute that is read, or is given to a function of the user's.
-        holders: list[ast.AST] = []
-        for inner in ast.walk(ast.Module(node.body, [])):
-            if isinstance(inner, ast.Attribute):
-                holders.append(inner.value)
-            elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
-                holders += [*inner.args, *inner.keywords]
-        inner_names = {
-            getattr(each, "id", "") for holder in holders for each in ast.walk(holder)
-        }
-        if name and name in inner_names:
+        users = [each for part in node.body for each in ast.walk(part) if _needs_tensors(each)]
+        if any(getattr(each, "id", "") == name for user in users for each in ast.walk(user)):
             tensor = f"{name} = interpreter_semantic.to_tensor({name}, False)"
-            node.body[:0] = ast.parse(tensor).body
+            node.body[:0] = ast.parse(tensor).body if name else []
         return node
+
+
+def _needs_tensors(node: ast.AST) -> bool:
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return is_call or isinstance(node, ast.Attribute)
 
 
 # --- libdevice
@@ -217,22 +200,18 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     function = _DEVICE.get(own, getattr(np, own, None))
     if function is None or not (own in _DEVICE or isinstance(function, np.ufunc)):
         raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
-    semantic = shipped.interpreter_semantic
-    first, *others = [semantic.to_tensor(arg) for arg in args]
-    if others:
-        checked = semantic.binary_op_type_checking_impl
-        left, right = checked(first, *others, False, False, True, True)
-        handle = semantic.builder.binary_op(left.handle, right.handle, function)
-        return tl.tensor(handle, left.type if left.type.is_block() else right.type)
-    values = function(first.handle.data)
-    scalar = tl.int32 if values.dtype == np.bool_ else first.type.scalar
-    made = first.type.with_element_ty(scalar) if first.type.is_block() else scalar
+    tensors = list(map(shipped.interpreter_semantic.to_tensor, args))
+    values = function(*(tensor.handle.data for tensor in tensors))
+    scalars = [tensor.type.scalar for tensor in tensors]
+    scalar = max(scalars, key=attrgetter("primitive_bitwidth"))
+    scalar = tl.int32 if values.dtype == np.bool_ else scalar
+    is_block = any(tensor.type.is_block() for tensor in tensors)
+    made = tl.block_type(scalar, list(values.shape)) if is_block else scalar
     return tl.tensor(Handle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
 
 PATCHES: dict[str, Method] = {
     "InterpreterBuilder.create_splat": _spread,
-    "InterpreterBuilder.create_expand_dims": _with_axis,
     "GridExecutor._init_args_hst": _begin_launch,
     "GridExecutor._restore_args_dev": _copy_back,
     "FunctionRewriter._compile_and_exec": lambda made, self, tree: named(
@@ -240,23 +219,18 @@ PATCHES: dict[str, Method] = {
     ),
     "_patch_lang_tensor": _patch_tensor,
     "_get_np_dtype": _numpy_dtype,
-    "_validate_np_data_size": _fits,
     "_patch_lang": _patch_language,
     "_patch_attr": _patch_builtin,
     "_implicit_cvt": _operand,
 }
 
 
-def patch(path: str) -> None:
-    setattr(*wrapped(path, PATCHES[path]))
-
-
 @functools.cache
 def mend_interpreter() -> None:
     """Patches the interpreter for every dtype."""
     shipped_language()
-    for path in PATCHES:
-        patch(path)
+    for path, patch in PATCHES.items():
+        setattr(*wrapped(path, patch))
     PLANS.use()
     shipped.FunctionRewriter.ast_transformer = _Loops()
     # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.

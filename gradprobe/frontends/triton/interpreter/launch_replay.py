@@ -29,7 +29,7 @@ Codes = Mapping[tuple[str, str], CodeType]
 """By file and name, functions that are edited: from `code_of`."""
 
 
-class TooManyAccesses(BaseException):  # noqa: N818 - an edit that never ends is no error; it is to pass whoever catches those
+class TooManyAccesses(BaseException):  # noqa: N818 - it is to pass whoever catches errors
     """A kernel made more accesses than it may."""
 
 
@@ -47,16 +47,15 @@ class RecordedLaunch:
     @cached_property
     def own(self) -> dict[str, Any]:
         """By name, its kernel and what that calls in its file."""
-        found, waiting = {self.kernel.fn.__name__: self.kernel}, [self.kernel.fn]
-        for function in waiting:
+        found = {self.kernel.fn.__name__: self.kernel}
+        for function in (waiting := [self.kernel.fn]):
             for name in function.__code__.co_names:
                 value = function.__globals__.get(name)
-                while hasattr(value, "fn") and not isinstance(
-                    value, shipped.InterpretedFunction
-                ):
+                while hasattr(value, "fn") and type(value) is not shipped.InterpretedFunction:
                     value = value.fn  # of what tunes it
-                is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
-                if is_kernel and value.fn.__code__.co_filename == function.__code__.co_filename:
+                code = getattr(getattr(value, "fn", None), "__code__", None)
+                is_here = code and code.co_filename == function.__code__.co_filename
+                if is_here and name not in found:
                     found[name] = value
                     waiting.append(value.fn)
         return found
@@ -125,34 +124,29 @@ class Replay(Watcher):
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
         self.reset(0)
-        with (
-            Stream({}, (self,), {}).opened(),
-            np.errstate(all="ignore"),
-            warnings.catch_warnings(),
-        ):
+        quiet = np.errstate(all="ignore"), warnings.catch_warnings()
+        with Stream({}, (self,), {}).opened(), quiet[0], quiet[1]:
             warnings.simplefilter("ignore")
             yield self
 
     def reset(self, most: int) -> None:
-        self.accesses = self.strays = 0
+        self.accesses, self.strays, self._most = 0, 0, most
         self.read, self.written = set[int](), set[int]()
         """The storages that are; of atomics both."""
-        self._most = most
 
     def run(
         self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]
     ) -> None:
         """Runs some programs on the storages. Raises TooManyAccesses, and what the kernel may."""
         kernel, builder, grid = launch.kernel, shipped.InterpreterBuilder, (len(programs),)
-        function = _rebound(launch, codes)
-        executor = shipped.GridExecutor(function, kernel.arg_names, grid, kernel.pre_run_hooks)
+        about = kernel.arg_names, grid, kernel.pre_run_hooks
 
         def at(builder: Any, number: int, *_: int) -> None:
             builder.grid_dim, builder.grid_idx = launch.grid, programs[number]
 
         keep = replaced(builder, "set_grid_dim", lambda *_: None)
         with keep, replaced(builder, "set_grid_idx", at):
-            executor(*launch.args, **launch.named)
+            shipped.GridExecutor(_rebound(launch, codes), *about)(*launch.args, **launch.named)
 
     def before(self, access: Access) -> Array | None:
         self.accesses += 1

@@ -13,7 +13,7 @@ from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Marks, UnwrittenElements
 from ....model.assignment import OUTPUTS
-from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from ....model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from ....model.number import plural
 from ....source.syntax import SourceLine
 from .stream import Stream, Watcher
@@ -28,14 +28,10 @@ def _deed(
     kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
 ) -> str:
     does, by = _VERBS[access.kind], f"(program {access.program})"
+    beyond, element = view.beyond(address)[0], view.element(address, access.width)
+    element = view.name + (element or f" ({beyond})")
     if kind == OUTSIDE:
-        return f"{does} outside {view.name}: {view.beyond(address)[0]} {by}"
-    element = view.name + (
-        view.element(address, access.width) or f" ({view.beyond(address)[0]})"
-    )
-    if kind == MISALIGNED:
-        rule = f"an address that is no multiple of {access.width}"
-        return f"{does} {access.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
+        return f"{does} outside {view.name}: {beyond} {by}"
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
     program, line, is_atomic = earlier
@@ -47,14 +43,11 @@ def _deed(
 
 def _where(outer: SourceLine, inner: SourceLine) -> str:
     where = f"line {outer.line}" + (f": `{outer.code}`" if outer.code else "")
-    if inner == outer:
-        return where
-    line = f"line {inner.line}" if inner.file == outer.file else inner.place
-    return f"{where} (in {inner.function}, {line})"
+    return where if inner == outer else f"{where} (in {inner.function}, line {inner.line})"
 
 
 class Stores:
-    """The stores of one launch, whose programs run one after another.
+    """The stores of one launch, whose programs run one after another, numbered from 1.
 
     A plain store leaves its number at each address, an atomic its negative number where nothing
     has stored yet.
@@ -63,9 +56,7 @@ class Stores:
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
         self.events: list[RacingStore] = []
-        """By their numbers, from 1."""
-        self._first = 1
-        """The number of the first of the program that runs."""
+        self._first = 1  # of the program that runs
         self._program: Program | None = None
         self.is_ordered = False
         """Whether that program did an atomic that locks are made of."""
@@ -77,11 +68,11 @@ class Stores:
             self._program, self._first = access.program, len(self.events) + 1
             self.is_ordered = False
         self.is_ordered |= access.is_exchange
-        marks = self._marks.get(view.low)
+        marks = self._marks.get(view.home)
         if marks is None:
-            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
+            marks = Marks(view.high - view.home, min(width, view.elements.itemsize))
         # Fine enough to tell neighbours of this width apart.
-        self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
+        self._marks[view.home] = marks = marks if marks.unit <= width else marks.refined(width)
         self.events.append((access.program, access.site.lines[0], is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
@@ -98,10 +89,9 @@ class Memory(Watcher):
     """What was seen of the accesses of kernels."""
 
     def __init__(self, unwritten: UnwrittenElements) -> None:
-        self._unwritten = unwritten
+        self._unwritten, self._stores = unwritten, Stores()
         self.failures: dict[str, None] = {}
         """What went wrong in watching."""
-        self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
         self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}
@@ -109,7 +99,7 @@ class Memory(Watcher):
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By input: the kernel that changed it first, and its line."""
         self._inside: set[tuple[object, ...]] = set()
-        """The programs and lines whose accesses stayed inside their tensors."""
+        """The programs and lines whose accesses stayed inside."""
         self._changing: list[tuple[View, Array, Array, Array]] = []
         """Of the access that is made: view, addresses, others' stores and the bits there before."""
 
@@ -159,8 +149,6 @@ class Memory(Watcher):
             self._count(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
             self._inside.add(_program_and_line(access))
-        if width > view.elements.itemsize:  # an element by itself lies where its tensor does
-            self._count(MISALIGNED, access, view, within, within % width != 0)
         if access.kind != "store":
             unread = unwritten.among(home, view.in_bytes(within), width)
             if unread is not None:
@@ -191,27 +179,27 @@ class Memory(Watcher):
             self._found[key] = first, set()
         first, programs = self._found[key]
         programs.add((access.launch, access.program))
-        is_inside = first.runs_on and _program_and_line(access) in self._inside
-        runs_on, lanes = is_inside and bool(which.all()), first.lanes + int(which.sum())
-        first = replace(first, lanes=lanes, runs_on=runs_on)
-        self._found[key] = first, programs
+        runs_on = (
+            first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
+        )
+        lanes = first.lanes + int(which.sum())
+        self._found[key] = replace(first, lanes=lanes, runs_on=runs_on), programs
 
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
-        launch, line, kernel = access.launch, access.site.lines[0], access.site.kernel
+        site, line, more = access.site, access.site.lines[0], dict[str, Any]()
         deed = _deed(kind, access, view, address, earlier)
-        words = f"{kernel} {deed}, {_where(line, access.site.lines[-1])}"
-        of = (kind, view.name, words, kernel, line.file, line.line, line.code)
-        found = MemoryFinding(*of, access=access.kind, runs_on=kind == OUTSIDE)
+        words = f"{site.kernel} {deed}, {_where(line, site.lines[-1])}"
         if kind == OUTSIDE:
-            return replace(found, wraps=view.beyond(address)[1])
-        if kind == UNWRITTEN:
-            found = replace(found, allocated=self._unwritten.places.get(view.home, ("", 0)))
-            before, line = self._last.get(view.home, (launch, line))
-            if before is not launch:
-                found = replace(found, rest=(before.kernel, line.file, line.line))
-        return found
+            more = {"wraps": view.beyond(address)[1], "runs_on": True}
+        elif kind == UNWRITTEN:
+            more["allocated"] = self._unwritten.places.get(view.home, ("", 0))
+            before, at = self._last.get(view.home, (access.launch, line))
+            if before is not access.launch:
+                more["rest"] = before.kernel, at.file, at.line
+        of = (kind, view.name, words, site.kernel, line.file, line.line, line.code)
+        return MemoryFinding(*of, access=access.kind, **more)
 
 
 def _is_input(view: View) -> bool:
@@ -235,19 +223,14 @@ def watched_memory(
     unwritten: UnwrittenElements | None = None,
     followers: Sequence[Watcher] = (),
 ) -> Iterator[Memory]:
-    """While open, every access of a kernel in Triton's interpreter is judged.
+    """While open, every access of an interpreted kernel is judged, or raises InterpreterNotKnown.
 
     One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or
     0.
 
     Args:
-        tensors: those that the caller knows by name. Others are named after the kernel's
-        parameter, without "ptr".
+        tensors: those that the caller knows by name; others have the kernel's parameter's.
         unwritten: which memory has no value as yet.
-        followers: look on too.
-
-    Raises:
-        InterpreterNotKnown: this release of Triton lacks what has to be watched.
     """
     memory = Memory(unwritten or UnwrittenElements())
     with Stream(tensors, (memory, *followers), memory.failures).opened():

@@ -1,8 +1,5 @@
 """Plans: what a function of triton.language asks of the builder for the same types and constants,
-and repeated.
-
-It sees no values, since a compiler has none.
-"""
+repeated. It sees no values, since a compiler has none."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(map("create_{}".format, f"splat broadcast {_CASTS}".split()))
 # Types of constants, of which each value has words of its own: zeros are told apart.
 _CONSTANTS = frozenset({int, bool, str, type(None), float, slice, tl.dtype})
-_HASHABLE, _OF_AXES = frozenset({int, bool, str}), frozenset({slice, type(None)})
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
@@ -36,14 +32,11 @@ class Plans:
     """Of all functions; each type has one object for its tensors' shape."""
 
     def __init__(self, semantic: Any) -> None:
-        self._semantic = semantic
+        self._semantic, self.is_used = semantic, False
         self._made: dict[Method, dict[tuple[Any, ...], Any]] = {}
         """By function, and by types and constants; False where there can be none."""
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
         """By type, what its tensors have in common."""
-        self._asked = False
-        """Whether a scalar was taken for a bool, which only the interpreter can do."""
-        self.is_used = False
 
     def use(self) -> None:
         if self.is_used or not is_on("plans"):
@@ -79,10 +72,11 @@ class Plans:
                 made.clear()
 
     def asking(self, truth: Method) -> Method:
-        """The method by which tensors are taken for bools, noted."""
+        """The method by which tensors are taken for bools, as only the interpreter can do."""
 
         def noted(tensor: Any) -> bool:
-            self._asked |= tensor.handle.data.size == 1
+            if tensor.handle.data.size == 1:
+                self._semantic.builder.is_plain = False
             return truth(tensor)  # type: ignore[no-any-return]
 
         return noted
@@ -100,14 +94,14 @@ class Plans:
             # Of one value that is given twice, a plan would take both for the first.
             if plan is False or len({id(tensor.handle) for tensor in tensors}) < len(tensors):
                 return function(*args, **kwargs)
-            builder, self._asked = semantic.builder, False
+            builder = semantic.builder
             semantic.builder = recorder = _Recorder(builder)
             try:
                 result = function(*args, **kwargs)
             finally:
                 semantic.builder = builder
-            is_plain = not self._asked and not recorder.has_names
-            made[key] = (is_plain and plan_of(recorder.steps, tensors, result)) or False  # type: ignore[index]
+            plan = plan_of(recorder.steps, tensors, result) if recorder.is_plain else None
+            made[key] = plan or False  # type: ignore[index]
             return result
 
         return call
@@ -117,8 +111,8 @@ class _Recorder:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self.steps: list[Step] = []
-        self.has_names = False
-        """Whether an argument was passed by name, which no step holds."""
+        self.is_plain = True
+        """Whether no value was asked for, and no argument passed by name."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._builder, name)
@@ -126,22 +120,19 @@ class _Recorder:
             return found
 
         def call(*args: Any, **named: Any) -> Any:
-            result = found(*args, **named)
-            self.steps.append((name, args, result))
-            self.has_names |= bool(named)
-            return result
+            self.is_plain &= not named
+            self.steps.append((name, args, found(*args, **named)))
+            return self.steps[-1][2]
 
         return call
 
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
     """A call as a function of builder and tensors; None where its steps give no result."""
-    given, returned = [*map("t{}".format, range(len(tensors)))], getattr(result, "handle", None)
-    values, words, end = list[Any](), dict[int, str](), {id(None): "None"}
-    for name, tensor in zip(given, tensors, strict=True):
-        words[id(tensor.handle)], end[id(tensor)] = f"{name}.handle", name
+    returned, values, lines, end = getattr(result, "handle", None), list[Any](), list[str](), ""
+    words = {id(tensor.handle): f"t{at}.handle" for at, tensor in enumerate(tensors)}
     # What is another thing each time, and what is the same: made of constants.
-    live, fixed, lines = set(words), set[int](), list[str]()
+    live, fixed = set(words), set[int]()
 
     def word(thing: Any) -> str:
         if id(thing) not in words:
@@ -159,17 +150,18 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         lines.append(f"v{len(lines)} = builder.{name}({', '.join(map(word, args))})")
         words.setdefault(id(product), f"v{len(lines) - 1}")
         live.add(id(product))
-    if id(result) not in end:
-        if type(result) is not _Tensor or id(returned) not in live:
-            return None
+    if type(result) is _Tensor and id(returned) in live:
         lines.append("made = new(tensor)")
         for name, value in vars(result).items():
             lines.append(f"made.{name} = {word(value)}")
+        end = "made"
+    elif result is not None:
+        return None
+    given = "".join(map(", t{}".format, range(len(tensors))))
     constants = "".join(map(", c{}".format, range(len(values))))
-    head = f"def make(new, tensor{constants}):\n def repeat({', '.join(['builder', *given])}):"
-    last = f"  return {end.get(id(result), 'made')}\n return repeat"
-    text = [head, *map("  ".__add__, lines), last]
-    return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
+    head = f"def make(new, tensor{constants}):\n def repeat(builder{given}):"
+    text = "\n  ".join([head, *lines, f"return {end}\n return repeat"])
+    return _maker(text)(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -195,22 +187,15 @@ def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
 
 def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
-    if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
+    if isinstance(thing, (list, tuple, _Tuple)):
         return any(map(_holds_values, thing))
-    is_handle = isinstance(thing, Handle) or hasattr(thing, "materialize_pointers")
-    return is_handle or hasattr(thing, "handle")
+    return any(hasattr(thing, name) for name in ("data", "materialize_pointers", "handle"))
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
     # The loop takes as long as most operations do.
-    if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
-        (left, right), kind = args, type(args[1])
-        if kind is _Tensor:
-            return (id(left.shape), id(right.shape)), args
-        if kind is int:
-            return (id(left.shape), int, right), args[:1]
-        if kind is tuple and _OF_AXES.issuperset(map(type, right)):
-            return (id(left.shape), repr(right)), args[:1]
+    if not kwargs and tuple(map(type, args)) == (_Tensor, _Tensor):
+        return (id(args[0].shape), id(args[1].shape)), args
     kwargs.pop("_semantic", None)
     key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
     for each in waiting:
@@ -219,7 +204,7 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequenc
             tensors.append(each)
             key.append(id(each.shape))
         elif kind in _CONSTANTS:
-            key += kind, each if kind in _HASHABLE else repr(each)
+            key += kind, repr(each)
         elif kind is tl.constexpr:
             key.append(kind)
             waiting.append(each.value)
@@ -243,17 +228,12 @@ class InterpreterNotKnown(RuntimeError):
 
 def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
     """(owner, name, what is to stand there) of "function" or "Class.method": a patch, given the
-    original first.
-
-    Raises:
-        InterpreterNotKnown: the interpreter has none.
-    """
+    original first; or raises InterpreterNotKnown."""
     kind, _, name = path.rpartition(".")
     owner = getattr(shipped, kind, None) if kind else shipped
-    if not hasattr(owner, name):
+    original = getattr(owner, name, None)
+    if original is None:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
-    original = getattr(owner, name)
-    if not kind:
-        # It takes less time, and is no method.
+    if not kind:  # no method
         return owner, name, functools.partial(patch, original)
     return owner, name, lambda *args, **kwargs: patch(original, *args, **kwargs)

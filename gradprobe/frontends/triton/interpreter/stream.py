@@ -6,6 +6,7 @@ import contextlib
 import functools
 import linecache
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +69,7 @@ Note = Callable[[Operation], object]
 
 
 class Watcher:
-    """Looks on. What it does not override it is not told; a fault of it stops no kernel."""
+    """Looks on. A fault of it stops no kernel."""
 
     def notes(self) -> Iterable[tuple[str, Note]]:
         """What is called after operations of the builder, or of "Class.name"; by name."""
@@ -109,35 +110,40 @@ class Stream:
     def opened(self) -> Iterator[None]:
         """Raises InterpreterNotKnown."""
         _line.cache_clear()  # a file may have changed
-        notes: dict[str, list[Note]] = {path: [_carry_to_block] for path in OF_BLOCKS}
-        for watcher in self._watchers:
-            for name, note in watcher.notes():
-                notes.setdefault(name, []).append(note)
-        needed = {"GridExecutor._init_args_hst": self._begin}
-        for name, access in _ACCESSES.items():
-            needed[name] = partial(self._access, access)
         with contextlib.ExitStack() as stack:
-            for name in f"{MOVES} {POINTING}".split():
-                stack.enter_context(_patched(name, _carry))
-            for name, told in notes.items():
-                stack.enter_context(_patched(name, partial(self._note, told)))
-            for name, patch in needed.items():
-                stack.enter_context(replaced(*wrapped(_path(name), patch)))
-            stack.enter_context(replaced(*wrapped("_implicit_cvt", self._mark_argument)))
+            for path, patch, is_needed in self._patches():
+                with contextlib.suppress(*() if is_needed else (InterpreterNotKnown,)):
+                    stack.enter_context(replaced(*wrapped(path, patch)))
             try:
                 yield
             finally:  # whoever patched over it meanwhile may hold on to a patch
                 self._watchers, self._launch = (), None
 
+    def _patches(self) -> Iterator[tuple[str, Method, bool]]:
+        """By path, and whether every release of Triton must have it."""
+        for name in f"{MOVES} {POINTING}".split():
+            yield _path(name), _carry, False
+        notes = defaultdict[str, list[Note]](
+            list, {path: [_carry_to_block] for path in OF_BLOCKS}
+        )
+        for watcher in self._watchers:
+            for name, note in watcher.notes():
+                notes[name].append(note)
+        for name, told in notes.items():
+            yield _path(name), partial(self._note, told), False
+        for name, form in _ACCESSES.items():
+            yield _path(name), partial(self._access, form), True
+        yield "GridExecutor._init_args_hst", self._begin, True
+        yield "_implicit_cvt", self._mark_argument, True
+
     def _begin(self, method: Method, executor: Any, args: Any, kwargs: Any) -> Any:
         host_args, host_kwargs = method(executor, args, kwargs)
         if self._watchers:
             self._launch = launch = InterpretedLaunch(executor.fn, self._known)
-            given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
-            on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
-            self._attempt(launch.learn, given, on_host)
+            given = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
+            self._attempt(launch.learn, given)
             for watcher in self._watchers:
-                self._attempt(watcher.begun, launch, given.values())
+                self._attempt(watcher.begun, launch, (*args, *kwargs.values()))
         return host_args, host_kwargs
 
     def _mark_argument(self, method: Method, argument: Any) -> Any:
@@ -184,23 +190,16 @@ def _path(name: str) -> str:
     return name if "." in name else f"InterpreterBuilder.create_{name}"
 
 
-def _patched(name: str, patch: Method) -> contextlib.AbstractContextManager[None]:
-    with contextlib.suppress(InterpreterNotKnown):
-        return replaced(*wrapped(_path(name), patch))
-    return contextlib.nullcontext()
-
-
 def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: Any) -> Access:
     kind, at, mask_at = form
-    site, program, pointers = executing(launch, kind), builder.grid_idx, args[at]
-    width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
+    about = executing(launch, kind), launch, builder.grid_idx, args[at]
+    width = shipped._get_np_dtype(args[at].get_element_ty()).itemsize
     if mask_at is None:  # a compare-and-swap
-        return Access(site, launch, program, pointers, np.True_, width, None, True)
+        return Access(*about, np.True_, width, None, True)
     # A block's mask comes as an array, all others as handles.
     on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
     value = None if kind == "load" else args[mask_at - 1]
-    is_exchange = getattr(args[0], "name", "") == "XCHG"
-    return Access(site, launch, program, pointers, on, width, value, is_exchange)
+    return Access(*about, on, width, value, getattr(args[0], "name", "") == "XCHG")
 
 
 # --- where pointers point into
@@ -233,13 +232,12 @@ def executing(launch: InterpretedLaunch, operation: str) -> Site:
     while frame is not None:
         code = frame.f_code
         if code is launch.code or is_users(code.co_filename):
-            instruction = frame.f_lasti if not lines else instruction
+            instruction = instruction if lines else frame.f_lasti
             lines.append(_line(code.co_filename, frame.f_lineno, code.co_name))
         if code is launch.code:
-            break
+            return Site(launch.kernel, tuple(lines[::-1]), operation, instruction)
         frame = frame.f_back
-    lines = lines[::-1] if frame else lines[:1]
-    return Site(launch.kernel, tuple(lines), operation, instruction)
+    return Site(launch.kernel, tuple(lines[:1]), operation, instruction)
 
 
 @functools.cache

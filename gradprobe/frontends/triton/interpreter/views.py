@@ -30,12 +30,10 @@ class View:
     start: int
     """The address of its first element."""
     elements: Elements
-    low: int
+    home: int
     """The address of its storage."""
     high: int
     """The address behind that."""
-    home: int
-    """The address of its storage as torch has it: the interpreter copies it from a GPU."""
     known: View | None = None
     """The caller's tensor that it is a part of, or is."""
 
@@ -46,11 +44,11 @@ class View:
     def in_storage(self, addresses: Array, width: int) -> Array:
         """Which of them stay inside the storage."""
         offsets = self.in_bytes(addresses)
-        return (offsets >= 0) & (offsets <= self.high - self.low - width)
+        return (offsets >= 0) & (offsets <= self.high - self.home - width)
 
     def in_bytes(self, addresses: Array) -> Array:
         """[N] int64, the offsets in the storage."""
-        return _from(self.low, addresses)
+        return _from(self.home, addresses)
 
     def in_elements(self, addresses: Array) -> Array:
         """[N] int64, from the first element."""
@@ -58,10 +56,11 @@ class View:
 
     def element(self, address: int, width: int) -> str:
         """ "[0, 1]" of the caller's tensor; "" where an access lies on no element."""
-        if not self.hold(np.array([address], np.uint64), width)[0]:
-            return ""
-        owner = self.known or self
-        return bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
+        at, owner = np.array([address], np.uint64), self.known or self
+        is_on_one = self.hold(at, width)[0]
+        return (
+            bracketed(owner.elements.index(int(owner.in_elements(at)[0]))) if is_on_one else ""
+        )
 
     def beyond(self, address: int) -> tuple[str, bool]:
         """Where an address on no element lies; whether its offset, cut to 32 bits, is on one."""
@@ -71,15 +70,10 @@ class View:
             words += f": the offset of {bracketed(wrapped)}, wrapped around in 32 bits"
         return words, wrapped is not None
 
-    def moved(self, by: int) -> View:
-        """The caller's tensor where its storage lies so many bytes further."""
-        view = replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
-        return replace(view, known=view)
-
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
         own, size = self.elements, self.elements.itemsize
-        if (self.low, size) != (other.low, other.elements.itemsize) or not own.count:
+        if (self.home, size) != (other.home, other.elements.itemsize) or not own.count:
             return False
         if (self.start, own) == (other.start, other.elements):
             return True
@@ -89,9 +83,9 @@ class View:
 
 def view_of(tensor: Tensor, name: str) -> View:
     storage, elements = tensor.untyped_storage(), elements_of(tensor)
-    low = storage.data_ptr()
-    start = low + int(tensor.storage_offset()) * elements.itemsize
-    return View(name, start, elements, low, low + storage.nbytes(), low)
+    home = storage.data_ptr()
+    start = home + int(tensor.storage_offset()) * elements.itemsize
+    return View(name, start, elements, home, home + storage.nbytes())
 
 
 def without_ptr(parameter: str) -> str:
@@ -113,16 +107,11 @@ class InterpretedLaunch:
         """By the id of an argument, named after the smallest caller's tensor it lies in."""
         self._known = known
 
-    def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
-        """Takes arguments by name, as torch has them and as the interpreter gives them."""
-        moves = dict[int, int]()
+    def learn(self, given: Mapping[str, Any]) -> None:
+        """Takes arguments by name, as the interpreter has them."""
         for parameter, argument in given.items():
-            copies = tensors_in(on_host[parameter], parameter)
-            for name, tensor, _ in tensors_in(argument, parameter):
-                (_, copy, handed), home = next(copies), tensor.untyped_storage().data_ptr()
-                view = replace(view_of(copy, without_ptr(name)), home=home)
-                self.views[id(handed)], moves[home] = view, view.low - home
-        self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
+            for name, tensor, handed in tensors_in(argument, parameter):
+                self.views[id(handed)] = view_of(tensor, without_ptr(name))
         for number, view in self.views.items():
             owners = [other for other in self._known if view.lies_in(other)]
             # One tensor under several names is taken by the name that the kernel has for it.
@@ -150,8 +139,7 @@ class Site:
     lines: tuple[SourceLine, ...]
     """The kernel's, then those in the functions that it called."""
     operation: str
-    instruction: int
-    """Of the innermost function: a line may have several."""
+    instruction: int  # of the innermost function: a line may have several
 
 
 @dataclass(eq=False)
@@ -164,8 +152,7 @@ class Access:
     pointers: Any
     on: Array
     """bool, the lanes that are not masked."""
-    width: int
-    """In bytes, of a lane."""
+    width: int  # in bytes, of a lane
     value: Any
     """What a store or an atomic is given; None of a load, and of an exchange that compares."""
     is_exchange: bool

@@ -29,16 +29,6 @@ def copy_strided(
 
 
 @triton.jit
-def sum_rows_in_32_bits(x_ptr, out_ptr, stride_m, M: tl.constexpr):
-    tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, M) * stride_m), 0))
-
-
-@triton.jit
-def store_one_of(in_ptr, out_ptr):
-    tl.store(out_ptr, tl.load(in_ptr + tl.program_id(0)))
-
-
-@triton.jit
 def store_number(out_ptr, step, value, by_program):
     tl.store(out_ptr + tl.program_id(0) * step, value + by_program * tl.program_id(0))
 
@@ -122,23 +112,6 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
 
 
 @triton.jit
-def load_wide(x_ptr, out_ptr, shift, N: tl.constexpr):
-    # two float32 as one int64, from `shift` bytes on
-    offs = tl.arange(0, N)
-    p = (x_ptr.to(tl.pointer_type(tl.int8)) + shift).to(tl.pointer_type(tl.int64))
-    tl.store(out_ptr + offs, tl.load(p + offs))
-
-
-@triton.jit
-def store_bytes(out_ptr):
-    # neighbouring bytes of one float32, after a store of another one as a whole
-    pid = tl.program_id(0)
-    if pid == 0:
-        tl.store(out_ptr + 1, 1.0)
-    tl.store(out_ptr.to(tl.pointer_type(tl.int8)) + pid, pid + 1)
-
-
-@triton.jit
 def copy_block(
     x_ptr,
     out_ptr,
@@ -173,10 +146,3 @@ def copy_from_descriptor(x_desc, out_ptr, M: tl.constexpr, N: tl.constexpr):
 def copy_of_tuple(pair, N: tl.constexpr):
     offs = tl.arange(0, N)
     tl.store(pair[1] + offs, tl.load(pair[0] + offs))
-
-
-@triton.jit
-def copy_by_address(addresses_ptr, out_ptr, N: tl.constexpr):
-    # a pointer that no argument has given
-    p = tl.load(addresses_ptr).to(tl.pointer_type(tl.float32))
-    tl.store(out_ptr + tl.arange(0, N), tl.load(p + tl.arange(0, N)))

@@ -60,14 +60,6 @@ def test_an_access_of_another_width_is_held_where_all_of_its_bytes_are_and_it_is
         assert bool(is_held) == (aligned and set(range(offset, offset + width)) <= own), offset
 
 
-def test_a_view_of_hundreds_of_gigabytes_between_its_ends_takes_no_memory_for_the_gaps():
-    elements = Elements((64, 64), (1 << 32, 1 << 26), 4)
-    held = elements.hold(np.array([0, 1 << 28, (1 << 28) + 4, 63 << 34]), 4)
-    assert held.tolist() == [True, True, False, True]
-    assert len(elements._members) == 4096
-    assert elements.index(5 * (1 << 32) + 7 * (1 << 26)) == (5, 7)
-
-
 def test_an_offset_wraps_where_2_to_the_32_leads_to_one_of_few_elements(monkeypatch):
     elements = Elements((64, 3), ((1 << 27) + 99, 5), 4)
     far, short = 63 * ((1 << 27) + 99) + 5, 15 * ((1 << 27) + 99)
@@ -81,13 +73,6 @@ def test_an_offset_wraps_where_2_to_the_32_leads_to_one_of_few_elements(monkeypa
     assert elements.wrapped(far - (1 << 32)) is None
 
 
-@pytest.fixture(params=["room", "mapped"])
-def _all_kinds_of_marks(request, monkeypatch):
-    if request.param == "mapped":
-        monkeypatch.setattr(module, "ROOM_FOR_ALL", 0)
-
-
-@pytest.mark.usefixtures("_all_kinds_of_marks")
 def test_marks_are_those_of_an_array():
     generator = torch.Generator().manual_seed(0)
     marks, expected = Marks(4000, 4), np.zeros(1000, np.int32)
@@ -97,13 +82,3 @@ def test_marks_are_those_of_an_array():
         marks.write(units * 4, 4, mark)
         assert (marks.read(np.arange(1000) * 4, 4)[:, 0] == expected).all()
     assert len(set(expected)) > 20
-
-
-def test_a_wide_access_has_several_units_and_refined_marks_keep_what_was_set():
-    marks = Marks(64, 4)
-    marks.write(np.array([8]), 8, np.array([[5, 6]]))
-    assert marks.read(np.array([0, 8]), 8).tolist() == [[0, 0], [5, 6]]
-    finer = marks.refined(1)
-    finer.write(np.array([9]), 1, 7)
-    assert finer.read(np.array([8, 12]), 4).tolist() == [[5, 7, 5, 5], [6, 6, 6, 6]]
-    assert finer.unit == 1

@@ -12,7 +12,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter import stream
 from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
-from gradprobe.frontends.triton.interpreter.views import without_ptr
 from gradprobe.inputs.memory import UnwrittenElements
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import finding, findings, says
@@ -108,16 +107,6 @@ def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly(hu
     assert says(unread, "loads huge[32, 0]")
 
 
-def test_an_offset_that_overflows_32_bits_is_outside_on_the_other_side(huge):
-    sums = torch.zeros(1)
-    outside = finding(
-        lambda: kernels.sum_rows_in_32_bits[(1,)](huge, sums, STEP, M=ROWS), huge=huge
-    )
-    # From row 32 on the product is 2^31 and more, which 32 bits take for what lies 2^32 below.
-    assert outside.lanes == 32
-    assert says(outside, f": {1 << 31:,} elements before its start")
-
-
 def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bits_is_one():
     out = torch.zeros(8)
 
@@ -137,12 +126,6 @@ def test_programs_of_two_launches_may_store_different_values_to_one_address():
     assert (
         findings(lambda: (store(5, 0, 1.0), store(1, 4, 2.0), store(1, 4, 3.0)), out=out) == ()
     )
-
-
-def test_two_zeros_are_told_apart_by_their_sign_and_one_nan_is_equal_to_itself():
-    store = lambda *values: kernels.store_one_of[(2,)](torch.tensor(values), torch.zeros(1))  # noqa: E731
-    assert finding(lambda: store(0.0, -0.0)).lanes == 1
-    assert findings(lambda: store(float("nan"), float("nan"))) == ()
 
 
 @pytest.mark.parametrize(("plain", "access"), [(0, "atomic"), (3, "store")])
@@ -182,12 +165,6 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
     unwritten.allocated(x[2:4])  # what is allocated once more has lost its values
     assert says(finding(copying_all(x, out), unwritten), "[2], which nothing has written")
     assert findings(copying(x, out, 2), unwritten) == (), "a masked load reads nothing"
-
-
-def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
-    both, out = torch.zeros(16), torch.zeros(16)
-    unwritten = empty(both, but=both[:8])
-    assert finding(copying_all(both[:8], out), unwritten, q=both[:8]).kind == "outside"
 
 
 def test_an_atomic_on_memory_without_a_value_reads_it_once_and_the_line_that_allocated_it_is_told():
@@ -245,24 +222,6 @@ def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
         assert says(outside, f": {MOVES[how][0]} element")
 
 
-def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
-    x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
-    wide = lambda shift, n=4: findings(lambda: kernels.load_wide[(1,)](x, out, shift, N=n), x=x)  # noqa: E731
-    assert wide(0) == ()
-    told = [(one.kind, one.lanes) for one in (*wide(4), *wide(2, 1))]
-    assert told == [("outside", 1), ("misaligned", 3), ("outside", 1)]
-    words = (
-        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))"
-    )
-    assert says(wide(4)[1], words)
-
-
-def test_programs_that_store_to_different_bytes_of_one_element_do_not_race():
-    out = torch.zeros(4)
-    assert findings(lambda: kernels.store_bytes[(4,)](out)) == ()
-    assert says(finding(lambda: kernels.store_bytes[(6,)](out)), "in 2 programs")
-
-
 @pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 took block pointers away")
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_keep_the_origin_of_their_base():
@@ -293,18 +252,6 @@ def test_descriptors_keep_the_origin_of_their_base_wherever_they_are_made_and_tu
     assert (outside.tensor, outside.lanes) == ("pair[1]", 12)
 
 
-def test_an_address_that_is_no_arguments_is_left_alone():
-    hidden, out = ramp(16), torch.zeros(16)
-    addresses = torch.tensor([hidden.data_ptr()])
-    copy = lambda: kernels.copy_by_address[(1,)](addresses, out, N=16)  # noqa: E731
-    assert findings(copy) == ()
-    assert torch.equal(out, hidden)
-    out.zero_()
-    outside = finding(copy, hidden=hidden[:10])
-    assert (outside.tensor, outside.lanes) == ("hidden", 6)
-    assert torch.equal(out, hidden)
-
-
 def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_way():
     x, out = ramp(16), torch.zeros(16)
     text = "middle_load(x_ptr, offs, shift),  # a line of its own"
@@ -322,27 +269,6 @@ def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_ten
     assert says(outside, ": 1 element after its end")
     unread = finding(copying(x[1], out, 4, block=32), empty(x[1:2]), x=x)
     assert says(unread, "loads x[1, 0]")
-
-
-@pytest.mark.parametrize(
-    ("parameter", "name"),
-    [("lse_ptr", "lse"), ("ptr_q", "q"), ("DQ", "DQ"), ("q_ptrs", "q"), ("qptr", "q"), ("script", "script")],
-)  # fmt: skip
-def test_a_parameter_names_its_tensor(parameter, name):
-    assert without_ptr(parameter) == name
-
-
-def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monkeypatch):
-    # As it does with tensors of a GPU: the kernel sees other addresses than torch.
-    monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
-    (x, storage), out = inside(16, guard=1), torch.zeros(16)
-    x[:] = ramp(16)
-    known = {"x": x, "out": out, "before": storage[:1]}
-    outside, unread = findings(copying(x, out, read=-2), empty(x, but=x[1:]), **known)
-    assert (outside.tensor, outside.lanes, unread.kind, unread.lanes) == ("x", 2, "unwritten", 1)
-    assert says(outside, "before its start")
-    assert says(unread, "loads x[0]")
-    assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
 
 
 def test_what_fails_in_watching_is_told_and_troubles_no_kernel(monkeypatch):
@@ -363,24 +289,6 @@ def test_a_kernel_that_raises_leaves_the_interpreter_as_it_was():
     with pytest.raises(Exception, match="BAD"), watched_memory({}):
         kernels.move_pointers[(1,)](ramp(4), ramp(4), ramp(4), 0, HOW="BAD", N=4)
     assert state() == before
-
-
-def test_a_watcher_that_is_closed_sees_nothing_even_under_what_was_patched_over_it(monkeypatch):
-    calls = []
-
-    def over(owner, name):
-        # As a module does that mends the interpreter for good, at its first use.
-        below = getattr(owner, name)
-        patch = lambda *args, **kwargs: (calls.append(below), below(*args, **kwargs))[1]  # noqa: E731
-        monkeypatch.setattr(owner, name, patch)
-
-    x, out = ramp(16), torch.zeros(16)
-    with watched_memory({"x": x[:8]}) as memory:
-        over(shipped.GridExecutor, "__call__")
-        over(shipped.InterpreterBuilder, "create_masked_load")
-    copying(x[:8], out)()
-    assert (memory.findings, len(calls)) == ((), 2)
-    assert torch.equal(out, x)
 
 
 def test_a_release_of_triton_that_lacks_what_is_watched_is_refused_by_name(monkeypatch):

@@ -12,7 +12,7 @@ from ..plans import Handle
 from ..stream import MOVES, OF_BLOCKS, POINTING, Note, Operation, Watcher
 from ..views import Access, View
 from .graph import Flow, Node, StoredTile, tile_of
-from .lanes import NOWHERE, Cover, Lanes, indices_at, is_block, varying, without, without_tail
+from .lanes import NOWHERE, Lanes, indices_at, is_block, varying, without_tail
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
@@ -33,8 +33,8 @@ class IndexedAccesses(Watcher):
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
         """By home and letter, the index stored with each element; as _NODE its node's number."""
-        self._kept: dict[int, str] = {}
-        """By home of sums, whether each is of an m or n; "" where parts of dims lie apart."""
+        self._apart: set[int] = set()
+        """The homes of sums whose dims lie apart in parts."""
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         for name in f"{MOVES} {POINTING} int_cast".split():
@@ -77,16 +77,15 @@ class IndexedAccesses(Watcher):
         flow.sources[number].is_derived |= is_derived
         flow.sources[number].is_irregular |= not is_block(at)
         _reach(flow, number, at)
-        cover = self._cover_of(view.home, at) if len(access.parts) == 1 and at else None
         origins = dict.fromkeys(at, frozenset([number]))
-        flow.note(result, access.site, writers, Lanes(at, origins, cover))
+        flow.note(result, access.site, writers, Lanes(at, origins))
 
     def _store(self, access: Access) -> None:
         flow, data = self.flow, access.value.data
         (node, whole), behind = tile_of(access.value), lines_behind(access.pointers)
         # Neither rows nor keys where one axis is of both.
         is_mixed = whole.is_matrix and {*varying(whole.at["m"])} & {*varying(whole.at["n"])}
-        known = without(whole, {"m", "n"} if is_mixed else set()).at
+        known = whole.without({"m", "n"} if is_mixed else set()).at
         for view, lanes, addresses in access.parts:
             if node is None:
                 if ((data == data.flat[0]) | (data != data)).all():
@@ -108,38 +107,19 @@ class IndexedAccesses(Watcher):
         found, visits = lanes.of_sum(), self.flow.visits
         if found is None:
             return
-        if self._kept.get(home) == "" or not self._has_all_dims(lanes.at):
-            self._kept[home] = ""
+        for x in lanes.at.keys() & {"d", "e"}:
+            if np.unique(lanes.at[x][lanes.at[x] >= 0]).size not in (0, self.flow.sizes[x]):
+                self._apart.add(home)
+        if home in self._apart:
             visits.pop(home, None)
             return
         kept, batch, index, counts = found
-        self._kept[home] = kept
         if home not in visits:
             visits[home] = np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16)
         by_kept = visits[home] if kept == "m" else visits[home].swapaxes(2, 3)
         for b, i, count in zip(batch, index, counts, strict=True):
             heads = count.any(1) & (b >= 0) & (i >= 0)
             by_kept[b, heads, i] = count[heads] + (by_kept[b, heads, i] if is_atomic else 0)
-
-    def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
-        """What the sums are over that were stored where a tile was loaded."""
-        kept, letter = self._kept.get(home, ""), "h" if "h" in at else "g"
-        if not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de"):
-            return None
-        axes = varying(at[kept])
-        if at[kept].ndim != 2 or len(axes) != 1 or not self._has_all_dims(at):
-            return None
-        batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
-        visits = self.flow.visits[home]
-        counts = (visits if kept == "m" else visits.swapaxes(2, 3))[batch, :, index]
-        heads = np.arange(visits.shape[1]) // (visits.shape[1] // self.flow.sizes[letter])
-        own = (batch[:, None] >= 0) & (index[:, None] >= 0) & (heads == head[:, None])
-        counts = np.where(own[:, :, None], counts, 0).astype(np.int16)
-        return Cover(axes[0], "n" if kept == "m" else "m", counts)
-
-    def _has_all_dims(self, at: Mapping[str, Array]) -> bool:
-        dims = at.keys() & {"d", "e"}
-        return all(np.unique(at[x][at[x] >= 0]).size in (0, self.flow.sizes[x]) for x in dims)
 
     # --- the indices of elements
 
@@ -152,7 +132,7 @@ class IndexedAccesses(Watcher):
     def _leave(
         self, view: View, addresses: Array, here: Mapping[str, Array], node: Node
     ) -> None:
-        size = (view.high - view.low) // view.elements.itemsize
+        size = (view.high - view.home) // view.elements.itemsize
         if size > _LARGEST_SHADOW:
             return
         offsets = view.in_bytes(addresses) // view.elements.itemsize
@@ -224,7 +204,7 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
     for store in flow.stores:
         if store.home != view.home or store.offsets is None or not store.lanes.at:
             continue
-        offsets = (store.offsets - (view.start - view.low)) // view.elements.itemsize
+        offsets = (store.offsets - (view.start - view.home)) // view.elements.itemsize
         due = indices_at(view.elements, letters, flow.sizes, offsets)
         if is_alone or any((index >= 0).any() for index in due.values()):
             _compare(flow, store, view.name, due)

@@ -64,7 +64,7 @@ class AccessLine:
     """By letter but dims, [length] bool: the indices that it touches."""
     letters: str = ""
     filled: Array = None
-    """bool, of these axes but dims: what it touches."""
+    """bool, of the axes of these letters: what it touches."""
 
     @property
     def is_load(self) -> bool:
@@ -82,17 +82,14 @@ class Node:
     lacking: frozenset[int] = frozenset()
     """The loads that give a dot a part of what it should sum over."""
     number: int = 0
-    """In the order in which they were made."""
     used: bool = False
     """Whether something that is known was made of it."""
     value: Array | None = None
     """Of scores and of vectors: what it came to."""
     lanes: Lanes = UNKNOWN
-    """The indices of that."""
 
     @property
     def name(self) -> str:
-        """What its value is; "" if unknown."""
         return self.role.name if self.role is not None else ""
 
     @property
@@ -101,10 +98,9 @@ class Node:
 
 
 class Tile(NamedTuple):
-    """What a handle holds."""
+    """What a handle holds; of what comes from no load without a node."""
 
     node: Node | None = None
-    """None of what comes from no load."""
     lanes: Lanes = UNKNOWN
 
 
@@ -119,9 +115,8 @@ class Conflict:
     site: Site
     letter: str
     """Or two of them, m/n, where a dot sums over different axes."""
-    left: frozenset[int]
+    left: frozenset[int]  # the loads that they come from
     right: frozenset[int]
-    """The loads that they come from."""
     example: tuple[int, int]
 
 
@@ -129,14 +124,12 @@ class Conflict:
 class StoredTile:
     """One store, or atomic, of what comes from loads."""
 
-    home: int
-    """The address of the storage."""
+    home: int  # the address of the storage
     node: Node
     site: Site
     offsets: Array | None = None
     """[lanes] int64, bytes from the storage's start; None where the tensor's axes were known."""
     lanes: Lanes = UNKNOWN
-    """[lanes], of what was stored."""
     behind: frozenset[int] = frozenset()
     """The lines that made the addresses."""
 
@@ -149,7 +142,6 @@ class Flow:
     """The axis letters of a tensor; "" where they are not known."""
     sizes: Mapping[str, int]
     judge: Callable[[Array, Lanes], Role | None] = lambda data, lanes: None
-    """What a tile is."""
     sources: list[AccessLine] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
@@ -198,10 +190,8 @@ class Flow:
         data, at = handle.data, dict(lanes.at)
         for x, index in at.items():  # numpy has broadcast what met
             at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
-        lanes = replace(lanes, at=at)
-        node = Node(
-            site, tuple(operands), None, frozenset(lacking), len(self.nodes), lanes=lanes
-        )
+        lanes, made_of = replace(lanes, at=at), tuple(operands)
+        node = Node(site, made_of, None, frozenset(lacking), len(self.nodes), lanes=lanes)
         # The interpreter keeps the bits of bfloat16.
         if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
             data = values_of(data)
@@ -223,11 +213,7 @@ class Flow:
 def behind(
     nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None
 ) -> Iterator[Node]:
-    """Some nodes and what they were made of, each once, the nearest first.
-
-    Args:
-        made_of: what of it; None for all operands.
-    """
+    """Some nodes and what they were made of, each once, the nearest first; `made_of`: what of it."""
     pending, seen = [*nodes], set[Node]()
     for node in pending:
         if node not in seen:

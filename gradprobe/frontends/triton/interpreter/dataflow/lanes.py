@@ -27,6 +27,15 @@ class Cover:
     counts: Array
     """[lanes along the axis, heads, indices of the letter] int16: how often each is in it."""
 
+    def together(self, other: Cover, *, is_sum: bool) -> Cover | None:
+        """What the sum, or maximum, of two is over."""
+        if (self.axis, self.letter) != (other.axis, other.letter):
+            return None
+        if self.counts.shape != other.counts.shape:
+            return None
+        counts = (np.add if is_sum else np.maximum)(self.counts, other.counts)
+        return replace(self, counts=counts)
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -52,25 +61,48 @@ class Lanes:
         others = tuple({*range(at["b"].ndim)} - {cover.axis})
         return kept, at["b"].max(others), at[kept].max(others), cover.counts
 
+    def joined(self, other: Lanes, cover: Cover | None = None) -> Lanes:
+        """The lanes of what two tiles met in, before numpy broadcasts them."""
+        at, origins = dict(self.at), dict(self.origins)
+        for x, index in other.at.items():
+            at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
+            origins[x] = origins.get(x, frozenset()) | other.origins[x]
+        return Lanes(at, origins, None if {"m", "n"} <= at.keys() else cover)
+
+    def only(self, at: Mapping[str, Array], cover: Cover | None) -> Lanes:
+        return Lanes(at, {x: self.origins[x] for x in at}, cover if at else None)
+
+    def without(self, letters: set[str]) -> Lanes:
+        return replace(self, at={x: index for x, index in self.at.items() if x not in letters})
+
+    def reduced(self, axis: int, shape: Sequence[int], sizes: Mapping[str, int]) -> Lanes:
+        """The lanes after a reduction over one axis."""
+        at, cover = dict[str, Array](), self.cover
+        for x, index in self.at.items():
+            if (kept := along(index, axis)) is not None:
+                at[x] = kept.reshape(shape)
+        if cover is None or cover.axis == axis:
+            cover = self.contracted(axis, sizes)
+        if cover is not None:
+            cover = replace(cover, axis=0) if len(shape) == 1 else None
+        return self.only(at, cover)
+
+    def contracted(self, axis: int, sizes: Mapping[str, int]) -> Cover | None:
+        """What a sum of scores over one of their two axes is over."""
+        at, over = self.at, ""
+        if self.is_matrix and "h" in at and at["m"].ndim == 2:
+            over = next((x for x in "mn" if along(at[x], axis) is None), "")
+        if not over:
+            return None
+        terms, head = np.moveaxis(at[over], axis, -1), np.moveaxis(at["h"], axis, -1)
+        lane = np.broadcast_to(np.arange(len(terms))[:, None], terms.shape)
+        known = (terms >= 0) & (head >= 0)
+        counts = np.zeros((len(terms), sizes["h"], sizes[over]), np.int16)
+        np.add.at(counts, (lane[known], head[known], terms[known]), 1)
+        return Cover(1 - axis, over, counts)
+
 
 UNKNOWN = Lanes({}, {})
-
-
-def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
-    """The lanes of what two tiles met in, before numpy broadcasts them."""
-    at, origins = dict(left.at), dict(left.origins)
-    for x, index in right.at.items():
-        at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
-        origins[x] = origins.get(x, frozenset()) | right.origins[x]
-    return Lanes(at, origins, None if {"m", "n"} <= at.keys() else cover)
-
-
-def only(lanes: Lanes, at: Mapping[str, Array], cover: Cover | None) -> Lanes:
-    return Lanes(at, {x: lanes.origins[x] for x in at}, cover if at else None)
-
-
-def without(lanes: Lanes, letters: set[str]) -> Lanes:
-    return replace(lanes, at={x: index for x, index in lanes.at.items() if x not in letters})
 
 
 def differ(left: Array, right: Array) -> tuple[int, int] | None:
@@ -95,44 +127,6 @@ def along(index: Array, axis: int) -> Array | None:
 
 def varying(index: Array) -> list[int]:
     return [axis for axis in range(index.ndim) if along(index, axis) is None]
-
-
-def reduced(lanes: Lanes, axis: int, shape: Sequence[int], sizes: Mapping[str, int]) -> Lanes:
-    """The lanes after a reduction over one axis."""
-    at, cover = dict[str, Array](), lanes.cover
-    for x, index in lanes.at.items():
-        kept = along(index, axis)
-        if kept is not None:
-            at[x] = kept.reshape(shape)
-    if cover is None or cover.axis == axis:
-        cover = contracted(lanes, axis, sizes)
-    if cover is not None:
-        cover = replace(cover, axis=0) if len(shape) == 1 else None
-    return only(lanes, at, cover)
-
-
-def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
-    """What a sum of scores over one of their two axes is over."""
-    over = ""
-    if scores.is_matrix and scores.at["m"].ndim == 2:
-        over = next((x for x in "mn" if along(scores.at[x], axis) is None), "")
-    if not over or "h" not in scores.at:
-        return None
-    terms, head = np.moveaxis(scores.at[over], axis, -1), np.moveaxis(scores.at["h"], axis, -1)
-    lane = np.broadcast_to(np.arange(len(terms))[:, None], terms.shape)
-    known = (terms >= 0) & (head >= 0)
-    counts = np.zeros((len(terms), sizes["h"], sizes[over]), np.int16)
-    np.add.at(counts, (lane[known], head[known], terms[known]), 1)
-    return Cover(1 - axis, over, counts)
-
-
-def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
-    """What the sum, or maximum, of two is over."""
-    if (left.axis, left.letter) != (right.axis, right.letter):
-        return None
-    if left.counts.shape != right.counts.shape:
-        return None
-    return replace(left, counts=(np.add if is_sum else np.maximum)(left.counts, right.counts))
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:

@@ -19,21 +19,7 @@ from ..stream import MOVES, Note, Operation, Watcher
 from ..views import InterpretedLaunch, Site
 from .accesses import IndexedAccesses
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
-from .lanes import (
-    NOWHERE,
-    UNKNOWN,
-    Cover,
-    Lanes,
-    along,
-    contracted,
-    differ,
-    joined,
-    only,
-    reduced,
-    together,
-    varying,
-    without,
-)
+from .lanes import NOWHERE, UNKNOWN, Cover, Lanes, along, differ, varying
 
 # The operations that work lane by lane, by how many operands have lanes; a select's come after its condition.
 _BY_LANE = {
@@ -85,12 +71,11 @@ class ValueTracer(Watcher):
         args, (result,) = step.args[operands], step.results
         tiles = [*map(tile_of, args)]
         nodes = _nodes(tiles)
-        if not nodes:
-            return
         if name == "fmul" and len(nodes) == 1:
             other = args[tiles[0].node is not None]
-            if not (result.data.any() and other.data.any()):
-                return
+            nodes = nodes if result.data.any() and other.data.any() else []
+        if not nodes:
+            return
         site, known = step.site(name), [tile.lanes for tile in tiles]
         if len(tiles) == 2:
             known = [_less_across(*tiles), _less_across(*tiles[::-1])]
@@ -113,7 +98,7 @@ class ValueTracer(Watcher):
         tile, axis, left = tile_of(step.args[0][0].handle), step.of.axis, UNKNOWN
         for each in step.results if tile.node is not None else ():
             if axis is not None:
-                left = reduced(tile.lanes, axis, each.handle.data.shape, self._flow.sizes)
+                left = tile.lanes.reduced(axis, each.handle.data.shape, self._flow.sizes)
             self._flow.note(each.handle, step.site("reduce"), _nodes([tile]), left)
 
 
@@ -146,14 +131,14 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> L
     found, is_sum = lanes[0], name in _SUMS
     for each in lanes[1:]:
         lost = _lost(flow, found, each, is_sum=is_sum)
-        left, right = without(found, lost), without(each, lost)
+        left, right = found.without(lost), each.without(lost)
         flow.compare(left, right, site)
         ours, cover = left.cover, right.cover
         if ours is not None and cover is not None and (is_sum or name in _MAXIMA):
-            cover = together(ours, cover, is_sum=is_sum)
+            cover = ours.together(cover, is_sum=is_sum)
         elif cover is None or (ours is not None and left.at.keys() >= right.at.keys()):
             cover = ours
-        found = joined(left, right, cover)
+        found = left.joined(right, cover)
     return found
 
 
@@ -169,8 +154,10 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
         ours, theirs = left.origins[x], right.origins[x]
         may_differ = x in "hb" and is_sum and (are_sums or ours == theirs)
         if x in "de":
-            tensors = [{flow.sources[load].tensor for load in loads} for loads in (ours, theirs)]
-            may_differ = tensors[0] == tensors[1]
+            first, second = (
+                {flow.sources[load].tensor for load in each} for each in (ours, theirs)
+            )
+            may_differ = first == second
         if may_differ and differ(left.at[x], right.at[x]) is not None:
             found.add(x)
     return found
@@ -187,7 +174,7 @@ def _less_across(tile: Tile, other: Tile) -> Lanes:
         goes, should_go = varying(np.broadcast_to(lanes.at[x], due.shape)), varying(due)
         if len(goes) == len(should_go) == 1 and goes != should_go:
             lost.add(x)
-    return without(lanes, lost)
+    return lanes.without(lost)
 
 
 # --- what tiles come to that meet in a dot
@@ -209,14 +196,14 @@ def product(
                 at[x] = np.broadcast_to(np.expand_dims(index, axis), shape)
         kept.append(Lanes(at, lanes.origins))
         summed.append(over)
-        cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
+        cover = lanes.contracted(axis, flow.sizes) if lanes.is_matrix else cover
     flow.compare(kept[0], kept[1], site)
     for ours, theirs in _compare_sums(flow, a, b, summed, site):
         lacking |= _left_out(ours, theirs, (right != 0).any(1))
         lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = "m" in {*summed[0], *summed[1], cover.letter if cover is not None else ""}
-    made = joined(kept[0], kept[1])
-    return only(made, without(made, {"h"} if is_over_rows else set()).at, cover)
+    made = kept[0].joined(kept[1])
+    return made.only(made.without({"h"} if is_over_rows else set()).at, cover)
 
 
 def _compare_sums(
