@@ -94,11 +94,6 @@ def test_arrays(module):
     source = module.source
     kernels = ("bounds_last", "nothing", "plain")
     assert [*map(source.dynamic_array_of, kernels)] == ["room", "other_room", "room"]
-    types = {
-        "room": "char", "tile": "float", "second": "float", "other_room": "float4", "bytes": "unsigned char",
-        "nothing": "void",
-    }  # fmt: skip
-    assert {name: source.shared_type(name) for name in types} == types
 
 
 def test_what_is_left_out_does_not_hinder(module):

@@ -20,7 +20,7 @@ from ....model.number import in_words, spans
 from ....processes.child import add_to_stack
 from ....source.syntax import SourceLine
 from ... import OPEN, Launches
-from ..c_types import LaunchPlan, number_type
+from ..c_types import LaunchPlan
 from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, RecordedAccesses, by_lines
 from .library import MOST_SHARED, ROOM, STRUCTURES, Library, NamedArray
 
@@ -118,9 +118,7 @@ class LaunchMemory:
                 name = source.dynamic_array_of(kernel.function.name) or "memory" * bool(size)
             start = array.start + (place.shared if array.is_shared else place.base)
             if name:
-                type_ = number_type(source, source.shared_type(name))
-                width = ctypes.sizeof(type_) if type_ else 0
-                self._arrays.append(NamedArray(name, array.is_shared, start, size, width))
+                self._arrays.append(NamedArray(name, array.is_shared, start, size))
             if size:
                 number = len(self._arrays) if name else 0
                 about = (start, size, None, None, granule, number, array.is_shared)

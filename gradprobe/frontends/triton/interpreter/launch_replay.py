@@ -51,11 +51,8 @@ class RecordedLaunch:
         for function in (waiting := [self.kernel.fn]):
             for name in function.__code__.co_names:
                 value = function.__globals__.get(name)
-                while hasattr(value, "fn") and type(value) is not shipped.InterpretedFunction:
-                    value = value.fn  # of what tunes it
-                code = getattr(getattr(value, "fn", None), "__code__", None)
-                is_here = code and code.co_filename == function.__code__.co_filename
-                if is_here and name not in found:
+                is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
+                if is_kernel and value.fn.__code__.co_filename == function.__code__.co_filename:
                     found[name] = value
                     waiting.append(value.fn)
         return found

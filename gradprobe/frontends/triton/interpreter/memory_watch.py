@@ -136,7 +136,7 @@ class Memory(Watcher):
             differ &= others != 0
             if differ.any() and not self._stores.is_ordered:
                 earlier = self._stores.events[int(others[differ][0]) - 1]
-                self._count(RACE, access, view, addresses, differ, earlier)
+                self._count(RACE, access, view, addresses[differ], earlier)
 
     def _judge(self, access: Access, view: View, addresses: Array) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
@@ -146,13 +146,13 @@ class Memory(Watcher):
         if not inside.all():
             stays = view.in_storage(addresses, width)
             within, stored = addresses[inside], addresses[stays]
-            self._count(OUTSIDE, access, view, addresses, ~inside)
+            self._count(OUTSIDE, access, view, addresses[~inside], is_whole=not inside.any())
         elif len(inside):
             self._inside.add(_program_and_line(access))
         if access.kind != "store":
             unread = unwritten.among(home, view.in_bytes(within), width)
             if unread is not None:
-                self._count(UNWRITTEN, access, view, within, unread)
+                self._count(UNWRITTEN, access, view, within[unread])
         if access.kind != "load":
             others = self._stores.add(access, view, stored)
             unwritten.stored(home, view.in_bytes(stored), width)
@@ -163,27 +163,18 @@ class Memory(Watcher):
         return stays
 
     def _count(
-        self,
-        kind: str,
-        access: Access,
-        view: View,
-        addresses: Array,
-        which: Array,
-        earlier: RacingStore | None = None,
-    ) -> None:
-        if not which.any():
+        self, kind: str, access: Access, view: View, at: Array, earlier: RacingStore | None = None,
+        *, is_whole: bool = True,
+    ) -> None:  # fmt: skip
+        if not len(at):
             return
         key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)
         if key not in self._found:
-            first = self._finding(kind, access, view, int(addresses[which][0]), earlier)
-            self._found[key] = first, set()
+            self._found[key] = self._finding(kind, access, view, int(at[0]), earlier), set()
         first, programs = self._found[key]
         programs.add((access.launch, access.program))
-        runs_on = (
-            first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
-        )
-        lanes = first.lanes + int(which.sum())
-        self._found[key] = replace(first, lanes=lanes, runs_on=runs_on), programs
+        runs_on = first.runs_on and is_whole and _program_and_line(access) in self._inside
+        self._found[key] = replace(first, lanes=first.lanes + len(at), runs_on=runs_on), programs
 
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
