@@ -29,13 +29,10 @@ TORCH = "torch"  # of what launches no kernel of its own
 class Launch:
     """A kernel that was started."""
 
-    entry: Any
-    """A function of Python, or a CUDA kernel."""
+    entry: Any  # a function of Python, or a CUDA kernel
     backend: str  # of BACKENDS
-    storages: Collection[int] = ()
-    """That it was given, as `storage_of` numbers them."""
-    call: Any = None
-    """A Triton kernel's arguments."""
+    storages: Collection[int] = ()  # that it was given, as `storage_of` numbers them
+    call: Any = None  # a Triton kernel's arguments
 
 
 def _unwritten() -> UnwrittenElements:
@@ -63,8 +60,7 @@ class Launches:
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    compiled: set[Any] = field(default_factory=set)
-    """What kernels were compiled to."""
+    compiled: set[Any] = field(default_factory=set)  # what kernels were compiled to
 
 
 OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=None)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.cuda import load
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.model.memory_finding import BARRIER, RACE
 from gradprobe.processes.child import WHERE
@@ -116,13 +115,6 @@ def test_wrong_arguments_name_the_way_out(module):
     assert "a function of the file's host code" in by_value.way_out
 
 
-def test_tensors_that_are_not_on_the_cpu(module):
-    meta = torch.zeros(8, device="meta")
-    error = failure(module.longs, 1, 1, 0, meta.long(), 1)
-    assert "kernel longs of my.cu got tensors on meta" in str(error)
-    assert "move them to one device" in error.way_out
-
-
 def test_kernels_that_are_not_there(module):
     assert not hasattr(module, "nothing")
     error = failure(lambda: module.nothing)
@@ -191,15 +183,6 @@ def test_sources_that_do_not_compile(tmp_path, line, words):
         f"__device__ void missing(float*);\n__global__ void k(float* out) {{\n    {line}\n}}\n"
     )
     assert words in str(failure(loaded(tmp_path, kernel).k, 1, 1, 0, OUT))
-
-
-def test_files_and_macros(tmp_path):
-    with pytest.raises(TargetFailure, match="cannot read the CUDA source") as caught:
-        load(tmp_path / "none.cu")
-    assert caught.value.way_out
-    (tmp_path / "binary.cu").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TargetFailure, match=r"cannot read the CUDA source .*binary\.cu"):
-        load(tmp_path / "binary.cu")
 
 
 def test_no_compiler(tmp_path, monkeypatch):

@@ -121,18 +121,12 @@ def test_what_is_included_counts(tmp_path):
 
 
 TYPES = """
-bool | char | signed char | unsigned char | short | short int | unsigned short | unsigned short int | int | signed
-signed int | unsigned | unsigned int | int unsigned | long | long int | unsigned long | unsigned long int
-long unsigned
-long long | long long int | unsigned long long | unsigned long long int | long long unsigned | float | double
-size_t | ptrdiff_t | int8_t | uint8_t | int16_t | uint16_t | int32_t | uint32_t | int64_t | uint64_t | std::size_t
-std::int64_t | const int | int const | const unsigned long long | volatile int | index_t | const index_t | real | wide
-WORD | FROM_AN_OPTION | once_more | uint | half | __half | nv_bfloat16 | __nv_bfloat16 | float2 | float4 | half2
-float* | const float* | float const* | const float *__restrict__ | float* const | const float* const __restrict__
-half* | const half* __restrict__ | __half* | __nv_bfloat16* | nv_bfloat16* | half2* | const float4* | int2* | uint4*
-void* | const void* | bool* | const char* | unsigned char* | int64_t* | const unsigned long long* | unsigned* | long*
-double* | real* | const index_t* | WORD* | FROM_AN_OPTION* | once_more* | float** | const float* const* | size_t*
-uint16_t* | short* | Own* | real *__restrict__ | wide *
+bool | char | signed char | unsigned char | short int | unsigned short | int | signed | unsigned | int unsigned
+long | unsigned long int | long long int | unsigned long long | float | double | size_t | int8_t | uint8_t | int64_t
+std::int64_t | const int | int const | index_t | const index_t | real | wide | WORD | FROM_AN_OPTION | once_more
+half | __half | nv_bfloat16 | float4 | half2 | float* | const float *__restrict__ | const float* const __restrict__
+__nv_bfloat16* | const float4* | void* | bool* | const unsigned long long* | real* | const index_t* | float**
+WORD* | uint16_t* | Own* | wide *
 """
 KINDS = [kind.strip() for line in TYPES.strip().splitlines() for kind in line.split("|")]
 ALIASES = """

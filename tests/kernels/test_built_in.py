@@ -103,15 +103,3 @@ def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
     assert actual["LSE"][:, :, 2].eq(-torch.inf).all()
     assert all(actual[name][:, :, 2].eq(0).all() for name in ("P", "dS", "O", "dQ"))
     assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
-
-
-@on_cpu
-def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse():
-    hidden = torch.zeros(17, 17, dtype=torch.bool)
-    actual = of_softmax(mask=hidden)
-    assert all(
-        value.eq(-torch.inf if name == "LSE" else 0).all() for name, value in actual.items()
-    )
-    assert of_softmax(mask=hidden, sinks=torch.tensor([1.5]))["LSE"].eq(1.5).all()
-    for mask in (None, hidden):
-        assert of_softmax(mask=mask, sinks=torch.tensor([-torch.inf]))["dSink"].eq(0).all()

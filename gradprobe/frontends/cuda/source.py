@@ -48,8 +48,7 @@ class CudaSource:
     text: str
     included: tuple[tuple[Path, str], ...]
     defines: tuple[tuple[str, str], ...]
-    folders: tuple[str, ...]
-    """Where it includes from, besides its own."""
+    folders: tuple[str, ...]  # where it includes from, besides its own
 
     @cached_property
     def sha256(self) -> str:
@@ -175,8 +174,7 @@ class CudaSource:
 @dataclass(frozen=True)
 class KernelEntry:
     source: CudaSource
-    name: str
-    """With the arguments of a template."""
+    name: str  # with the arguments of a template
     function: DeclaredFunction
 
     @property

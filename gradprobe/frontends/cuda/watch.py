@@ -104,8 +104,7 @@ class RecordedAccesses:
     lines: Callable[[Sequence[int]], Mapping[int, tuple[SourceLine, ...]]]
     """Of addresses of its code, the innermost first."""
     tensors: Sequence[tuple[str, Tensor]]
-    records: Array
-    """gp_record of the runtime; of a thread's repeated ones perhaps one."""
+    records: Array  # gp_record of the runtime; of a thread's repeated ones perhaps one
     bases: Sequence[int]
     together: int
     """Which gave each other values: none (THREAD), those of a WARP or a BLOCK."""

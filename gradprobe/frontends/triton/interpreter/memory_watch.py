@@ -90,8 +90,7 @@ class Memory(Watcher):
 
     def __init__(self, unwritten: UnwrittenElements) -> None:
         self._unwritten, self._stores = unwritten, Stores()
-        self.failures: dict[str, None] = {}
-        """What went wrong in watching."""
+        self.failures: dict[str, None] = {}  # what went wrong in watching
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
         self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}

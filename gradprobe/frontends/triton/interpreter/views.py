@@ -27,15 +27,11 @@ class View:
     """A tensor at the addresses that a kernel sees."""
 
     name: str
-    start: int
-    """The address of its first element."""
+    start: int  # the address of its first element
     elements: Elements
-    home: int
-    """The address of its storage."""
-    high: int
-    """The address behind that."""
-    known: View | None = None
-    """The caller's tensor that it is a part of, or is."""
+    home: int  # the address of its storage
+    high: int  # the address behind that
+    known: View | None = None  # the caller's tensor that it is a part of, or is
 
     def hold(self, addresses: Array, width: int) -> Array:
         """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements alone."""
@@ -150,13 +146,11 @@ class Access:
     launch: InterpretedLaunch
     program: Program
     pointers: Any
-    on: Array
-    """bool, the lanes that are not masked."""
+    on: Array  # bool, the lanes that are not masked
     width: int  # in bytes, of a lane
     value: Any
     """What a store or an atomic is given; None of a load, and of an exchange that compares."""
-    is_exchange: bool
-    """Whether it is an atomic that locks are made of."""
+    is_exchange: bool  # whether it is an atomic that locks are made of
 
     @property
     def kind(self) -> str:

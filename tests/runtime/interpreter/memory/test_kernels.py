@@ -262,15 +262,6 @@ def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_wa
     assert says(outside, f"`{text}` (in inner_load, line {line})")
 
 
-def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_tensors_own_index():
-    x, out = ramp(4, 16), torch.zeros(32)
-    outside = finding(copying(x[1], out, 20, block=32), x=x)
-    assert (outside.tensor, outside.lanes) == ("x", 4)
-    assert says(outside, ": 1 element after its end")
-    unread = finding(copying(x[1], out, 4, block=32), empty(x[1:2]), x=x)
-    assert says(unread, "loads x[1, 0]")
-
-
 def test_what_fails_in_watching_is_told_and_troubles_no_kernel(monkeypatch):
     x, out = ramp(16), torch.zeros(16)
     monkeypatch.setattr(stream, "executing", lambda *_: 1 / 0)

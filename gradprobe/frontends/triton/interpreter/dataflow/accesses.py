@@ -33,8 +33,7 @@ class IndexedAccesses(Watcher):
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
         """By home and letter, the index stored with each element; as _NODE its node's number."""
-        self._apart: set[int] = set()
-        """The homes of sums whose dims lie apart in parts."""
+        self._apart: set[int] = set()  # the homes of sums whose dims lie apart in parts
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         for name in f"{MOVES} {POINTING} int_cast".split():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from .....source.syntax import SourceLine
 from ..bfloat16 import values_of
 from ..plans import Handle
 from ..views import Site, View
-from .lanes import UNKNOWN, Lanes, differ
+from .lanes import NOWHERE, UNKNOWN, Lanes, differ
 
 TILE = "gradprobe tile"
 """Under which handles keep what they hold."""
@@ -30,8 +30,7 @@ class Role:
     """"P", "dP - delta", ...; "" of nothing that is known."""
     factor: str = ""
     """By what constant it is multiplied: "scale", "log2(e)"."""
-    is_masked: bool = True
-    """Whether it is 0 where it is to be masked."""
+    is_masked: bool = True  # whether it is 0 where it is to be masked
     is_open: bool = False
     """Whether masked entries hold something that a sum would take in."""
     is_by_row: bool = False
@@ -52,19 +51,15 @@ class AccessLine:
 
     tensor: str
     site: Site
-    behind: frozenset[int] = frozenset()
-    """The lines that made its addresses."""
-    is_irregular: bool = False
-    """Whether it loads no block of rows and columns."""
-    is_derived: bool = False
-    """Whether its indices are of what an earlier kernel stored."""
+    behind: frozenset[int] = frozenset()  # the lines that made its addresses
+    is_irregular: bool = False  # whether it loads no block of rows and columns
+    is_derived: bool = False  # whether its indices are of what an earlier kernel stored
     agreed: Counter[str] = field(default_factory=Counter)
     """By letter, how often it agreed with another."""
     reached: dict[str, Array] = field(default_factory=dict)
     """By letter but dims, [length] bool: the indices that it touches."""
     letters: str = ""
-    filled: Array = None
-    """bool, of the axes of these letters: what it touches."""
+    filled: Array = None  # bool, of the axes of these letters: what it touches
 
     @property
     def is_load(self) -> bool:
@@ -77,15 +72,12 @@ class Node:
 
     site: Site
     operands: tuple[Node, ...]
-    role: Role | None = None
-    """None where its value was compared with nothing."""
+    role: Role | None = None  # None where its value was compared with nothing
     lacking: frozenset[int] = frozenset()
     """The loads that give a dot a part of what it should sum over."""
     number: int = 0
-    used: bool = False
-    """Whether something that is known was made of it."""
-    value: Array | None = None
-    """Of scores and of vectors: what it came to."""
+    used: bool = False  # whether something that is known was made of it
+    value: Array | None = None  # of scores and of vectors: what it came to
     lanes: Lanes = UNKNOWN
 
     @property
@@ -113,11 +105,10 @@ class Conflict:
     """Two tiles that met, lane by lane or in a dot's sum, and disagree in one index."""
 
     site: Site
-    letter: str
-    """Or two of them, m/n, where a dot sums over different axes."""
+    letter: str  # or two of them, m/n, where a dot sums over different axes
     left: frozenset[int]  # the loads that they come from
     right: frozenset[int]
-    example: tuple[int, int]
+    example: tuple[int, int] = (NOWHERE, NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -130,8 +121,7 @@ class StoredTile:
     offsets: Array | None = None
     """[lanes] int64, bytes from the storage's start; None where the tensor's axes were known."""
     lanes: Lanes = UNKNOWN
-    behind: frozenset[int] = frozenset()
-    """The lines that made the addresses."""
+    behind: frozenset[int] = frozenset()  # the lines that made the addresses
 
 
 @dataclass(eq=False)
@@ -172,21 +162,15 @@ class Flow:
         """Notes in which indices two tiles agree that met."""
         # A set's order is another in each process.
         for x in sorted(left.at.keys() & right.at.keys()):
-            example = differ(left.at[x], right.at[x])
-            if example is not None:
-                loads = left.origins[x], right.origins[x]
+            loads = left.origins[x], right.origins[x]
+            if (example := differ(left.at[x], right.at[x])) is not None:
                 self.conflicts.append(Conflict(site, x, *loads, example))
-            for number in left.origins[x] | right.origins[x] if example is None else ():
+            for number in loads[0] | loads[1] if example is None else ():
                 self.sources[number].agreed[x] += 1
 
     def note(
-        self,
-        handle: Any,
-        site: Site,
-        operands: Iterable[Node],
-        lanes: Lanes,
-        lacking: Iterable[int] = (),
-    ) -> None:
+        self, handle: Any, site: Site, operands: Sequence[Node], lanes: Lanes, lacking: Iterable[int] = ()
+    ) -> None:  # fmt: skip
         data, at = handle.data, dict(lanes.at)
         for x, index in at.items():  # numpy has broadcast what met
             at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)

@@ -22,8 +22,7 @@ class Cover:
     """What a tile is a sum, or a maximum, over."""
 
     axis: int
-    letter: str
-    """m or n."""
+    letter: str  # m or n
     counts: Array
     """[lanes along the axis, heads, indices of the letter] int16: how often each is in it."""
 
@@ -41,8 +40,7 @@ class Cover:
 class Lanes:
     """Which element each lane of a tile is of."""
 
-    at: Mapping[str, Array]
-    """By letter, int32 in the shape of the tile, or NOWHERE."""
+    at: Mapping[str, Array]  # by letter, int32 in the shape of the tile, or NOWHERE
     origins: Mapping[str, frozenset[int]]
     """By letter, the loads that it comes from; of letters that were left out too."""
     cover: Cover | None = None
@@ -113,10 +111,8 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
         except ValueError:
             return None
     apart = (left != right) & (left != NOWHERE) & (right != NOWHERE)
-    if not apart.any():
-        return None
-    where = int(apart.argmax())
-    return int(left.flat[where]), int(right.flat[where])
+    where = int(apart.argmax()) if apart.any() else None
+    return None if where is None else (int(left.flat[where]), int(right.flat[where]))
 
 
 def along(index: Array, axis: int) -> Array | None:
@@ -141,10 +137,8 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 def is_block(at: Mapping[str, Array]) -> bool:
     """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
-    return not any(
-        (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)
-        for x, index in at.items()
-    )
+    is_apart = any(x != "w" and len(varying(index)) > 1 for x, index in at.items())
+    return not is_apart and not any((index == OUTSIDE).any() for index in at.values())
 
 
 def indices_at(
@@ -157,11 +151,11 @@ def indices_at(
     """
     axes: list[tuple[int, str, int]] = []
     words = re.findall(r"\(\w+\)|\w", letters)
-    for word, size, inner in zip(words, elements.shape, elements.strides, strict=True):
-        step = inner
+    for word, size, step in zip(words, elements.shape, elements.strides, strict=True):
+        inner = 1
         for letter in reversed(word.strip("()")):
-            axes.append((step, letter, size if len(word) == 1 else sizes[letter]))
-            step *= axes[-1][2]
+            axes.append((step * inner, letter, size if len(word) == 1 else sizes[letter]))
+            inner *= axes[-1][2]
     rest = offsets.astype(np.int64)
     inside = elements.hold(rest * elements.itemsize, elements.itemsize)
     found: dict[str, Any] = {}

@@ -154,10 +154,8 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
         ours, theirs = left.origins[x], right.origins[x]
         may_differ = x in "hb" and is_sum and (are_sums or ours == theirs)
         if x in "de":
-            first, second = (
-                {flow.sources[load].tensor for load in each} for each in (ours, theirs)
-            )
-            may_differ = first == second
+            tensors = [{flow.sources[load].tensor for load in each} for each in (ours, theirs)]
+            may_differ = tensors[0] == tensors[1]
         if may_differ and differ(left.at[x], right.at[x]) is not None:
             found.add(x)
     return found
@@ -218,12 +216,10 @@ def _compare_sums(
             yield both
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
-            loads = a.origins[x], b.origins[x]
-            flow.conflicts.append(Conflict(site, x, *loads, (NOWHERE, NOWHERE)))
+            flow.conflicts.append(Conflict(site, x, a.origins[x], b.origins[x]))
     x, y = (next(filter(side.__contains__, "mnde"), "") for side in summed)
     if x and y and not left.keys() & right.keys():
-        loads = a.origins[x], b.origins[y]
-        flow.conflicts.append(Conflict(site, f"{x}/{y}", *loads, (NOWHERE, NOWHERE)))
+        flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y]))
 
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
@@ -237,13 +233,8 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 def followed(
     tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
 ) -> Iterator[Flow]:
-    """While open, every operation of an interpreted kernel becomes a node of the flow. Raises
-    InterpreterNotKnown.
-
-    Args:
-        tensors: those that the caller knows by name.
-        learn: called with each argument of a launch, before it runs.
-    """
+    """While open, every operation of an interpreted kernel becomes a node of the flow; or raises
+    InterpreterNotKnown. `learn`: called with each argument of a launch, before it runs."""
     followers = IndexedAccesses(flow), ValueTracer(flow, learn)
     with watched_memory(tensors, followers=followers) as memory:
         flow.failures = memory.failures
