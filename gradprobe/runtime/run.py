@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
@@ -178,8 +177,7 @@ def _through_autograd(
     shown.register_hook(lambda gradient: do.to(gradient.dtype))
     found: Any = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-        # To autograd, a gradient that never comes is 0. For bias and sinks, None says that a forward does not
-        # differentiate them, which is common.
+        # To autograd, a gradient that never comes is 0. Of bias and sinks, None is common: they are not differentiated.
         is_zero = gradient is None and name in ("q", "k", "v")
         exposed[GRADIENT_OF[name]] = torch.zeros_like(leaf) if is_zero else gradient
     return exposed
@@ -218,7 +216,7 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate of the case's family, in dataflow order."""
-    existing = filter(case.exists, map(attrgetter("name"), TABLE))
+    existing = [row.name for row in TABLE if case.exists(row.name)]
     return {name: tuple(map(case.size, case.axes(name))) for name in existing}
 
 

@@ -56,10 +56,9 @@ class Allocations:
         """The bands that were written; `names`: by the address of a storage."""
         found = list[Breach]()
         for tensor, at, guards in self.made:
-            for breach in guards.breaches():
-                there = f"the tensor allocated at {at.place if at.file else ''}"
-                name = names.get(storage_of(tensor), there)
-                found.append(replace(breach, tensor=name))
+            there = f"the tensor allocated at {at.place if at.file else ''}"
+            name = names.get(storage_of(tensor), there)
+            found += [replace(breach, tensor=name) for breach in guards.breaches()]
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
@@ -81,8 +80,8 @@ def _is_plain(tensor: Tensor) -> bool:
     if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
         return False
     is_whole = not tensor.storage_offset() and tensor.device.type in ("cpu", "cuda")
-    is_own = is_whole and tensor.is_floating_point()
-    return is_own and 0 < tensor.untyped_storage().nbytes() < LARGEST
+    is_small = 0 < tensor.untyped_storage().nbytes() < LARGEST
+    return is_whole and is_small and tensor.is_floating_point()
 
 
 def calling_line() -> SourceLine:

@@ -64,8 +64,8 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
     function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:
         way_out = did_you_mean(name, source.launchers, "it has") if name else _BY_HAND
-        missing = f"{f'function {name}' if name else 'function'} that launches kernels"
-        raise UsageFailure(f"target {word!r}: {file} has no {missing}", way_out)
+        missing = f"{file} has no function {name}".rstrip() + " that launches kernels"
+        raise UsageFailure(f"target {word!r}: {missing}", way_out)
     passed = meanings(function, word if name else f"{word}:{function.name}")
     return _Backward(Launcher(source, function.name, function), passed).function(), function.line
 
@@ -85,8 +85,7 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     pointers += filter(None, map(tensor_of, [*pointers]))
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
-        meaning = _meaning(parameter, pointers)
-        if meaning is None:
+        if (meaning := _meaning(parameter, pointers)) is None:
             words = f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for"
             raise UsageFailure(words, _BY_HAND)
         found[parameter.name] = meaning
@@ -148,8 +147,7 @@ class _Backward:
         tensors |= self._outputs(given["q"], sizes)
         for place in itertools.product(*(range(sizes[axis]) for axis in self._single)):
             arguments, at = list[Any](), dict[str, Any](zip(self._single, place, strict=True))
-            if "h" in at:
-                at["g"] = at["h"] * sizes["g"] // sizes["h"]
+            at |= {"g": at["h"] * sizes["g"] // sizes["h"]} if "h" in at else {}
             for kind, what, letter in self._passed.values():
                 axes = _AXES.get(what, what)
                 axes = "bh" if axes == "b" and "h" not in self._letters else axes
@@ -176,7 +174,7 @@ class _Backward:
             if kind == "output":
                 number = number_type(self._launcher.source, parameter.type.removesuffix("*"))
                 dtype = {c_float: torch.float32, c_double: torch.float64}.get(number, q.dtype)
-                shape = [sizes[axis] for axis in _AXES[what]]
+                shape = list(map(sizes.__getitem__, _AXES[what]))
                 found[what] = torch.zeros(shape, dtype=dtype, device=q.device)
         return found
 

@@ -109,8 +109,7 @@ class Event:
 @contextmanager
 def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
     """While open, all functions of a function's file note their values."""
-    found, counts = dict[tuple[int, int], Event](), Counter[int]()
-    events: list[Event] = []
+    found, counts, events = dict[tuple[int, int], Event](), Counter[int](), list[Event]()
     module = sys.modules.get(plain_function(function).__module__ or "")
     file = getattr(module, "__file__", None) or ""
     if module is None or not file.endswith(".py"):
@@ -190,10 +189,9 @@ class _Hooks(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: Any) -> list[ast.stmt]:
-        names = [ast.Name(name, ast.Load()) for name in _written(node)]
-        hooks = [ast.Expr(self._call(name, node)) for name in names]
+        held = [self._call(ast.Name(name, ast.Load()), node) for name in _written(node)]
         super().generic_visit(node)
-        return [node, *(ast.copy_location(hook, node) for hook in hooks)]
+        return [node, *(ast.copy_location(ast.Expr(each), node) for each in held)]
 
     visit_AugAssign = visit_Assign
 

@@ -153,9 +153,10 @@ class Replay(Watcher):
         for view, lanes, addresses in access.parts:
             inside = view.in_storage(addresses, access.width)
             kept[lanes[inside]] = True
-            homes = {view.home} if inside.any() else set()
-            self.read |= homes if access.kind != "store" else set()
-            self.written |= homes if access.kind != "load" else set()
+            if inside.any() and access.kind != "store":
+                self.read.add(view.home)
+            if inside.any() and access.kind != "load":
+                self.written.add(view.home)
         strays = int(access.lanes.sum() - kept.sum())
         self.strays += strays
         return kept if strays else None
@@ -165,9 +166,8 @@ def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
     kernel = launch.kernel.fn
     namespace = dict(kernel.__globals__)
     for name, value in launch.own.items():
-        was, code = value.fn, codes.get((value.fn.__code__.co_filename, value.fn.__name__))
-        scope = dict[str, Any]()
-        if code is not None:
+        was, scope = value.fn, dict[str, Any]()
+        if code := codes.get((was.__code__.co_filename, was.__name__)):
             exec(code, namespace, scope)
         made = scope[was.__name__] if code else with_globals(namespace, value.rewrite())
         namespace[name] = named(made, with_globals(namespace, was))
