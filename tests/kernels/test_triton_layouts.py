@@ -107,22 +107,6 @@ def test_another_layout_of_all_tensors_gives_the_same_bits(kernel, layout):
     assert_same_bits(kernel.run(placed.tensors), kernel.expected)
 
 
-@pytest.mark.parametrize("dim", [1, None])
-def test_an_axis_of_size_1_of_bias_and_mask_gives_the_bits_of_the_repeated_values(dim):
-    kernel = made("flash")
-    wide = {name: kernel.values[name] for name in ("bias", "mask")}
-    small = {
-        name: of[0, 0] if dim is None else of.narrow(dim, 0, 1) for name, of in wide.items()
-    }
-    repeated = {name: value.expand(SHAPES[name]).contiguous() for name, value in small.items()}
-    actual, expected = (kernel.run(kernel.values | each) for each in (small, repeated))
-    assert actual["dBias"].shape == small["bias"].shape
-    # Up to 136 numbers below 2 are added up in another order.
-    summed = expected.pop("dBias").sum_to_size(small["bias"].shape)
-    torch.testing.assert_close(actual.pop("dBias"), summed, atol=136 * 2.0**-22, rtol=0)
-    assert_same_bits(actual, expected)
-
-
 @pytest.mark.parametrize(
     ("tensor", "axis"),
     [("q", 2), ("v", 2), ("bias", 1), ("dq", 2), ("dk", 1)],
@@ -178,11 +162,9 @@ REFUSED = {
     ],
     "packed": [
         ({"cu_seqlens_q": None}, "cu_seqlens_q and cu_seqlens_k must be given together"),
-        ({"cu_seqlens_k": torch.tensor([0, 17])}, r"cu_seqlens_k must be \[n \+ 1\] integers .* got \(2,\)"),
         ({"cu_seqlens_k": torch.tensor([0, 5, 16])}, r"cu_seqlens_k must ascend from 0 to 17, got \[0, 5, 16\]"),
     ],
     "lazy": [
-        ({"k": zeros(2, 2, 17, 9)}, r"k must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
         ({"tau": zeros(3)}, r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
         ({"dv": zeros(2, 2, 1, 8).expand(2, 2, 17, 8)}, r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)"),
     ],
