@@ -56,17 +56,24 @@ def run_target(
         around: entered around the target's own code alone.
         found: how kernels are launched, and what gets to know of them.
     """
+    import numpy as np
+
     arguments = bind(target, case, inputs.tensors)
     found, refused, result = found or Launches(inputs.tensors), None, None
     dots: list[Dots] = []
+    is_on_gpu = inputs.tensors["q"].is_cuda
+    own = gpu_stood_in(as_cuda=case.as_cuda), warned_once(), np.errstate(all="ignore")
     with launches(found):
         try:
             with ExitStack() as stack:
-                for each in (*around, gpu_stood_in(as_cuda=case.as_cuda)):
+                for each in (*around, *own, target.surroundings.inside()):
                     stack.enter_context(each)
-                result = _call(target, case, arguments, inputs, dots)
-                # An error of an asynchronous kernel is the target's.
-                if inputs.tensors["q"].is_cuda:
+                if is_on_gpu:
+                    from .arithmetic import matmuls_watched
+
+                    stack.enter_context(matmuls_watched(dots))
+                result = _called(target, case, arguments, inputs, dots)
+                if is_on_gpu:  # an error of an asynchronous kernel is the target's
                     import torch
 
                     torch.cuda.synchronize()
@@ -110,25 +117,13 @@ def _launched(
     return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
 
 
-def _call(
+def _called(
     target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]
 ) -> object:
-    import numpy as np
-
-    with (
-        warned_once(),
-        np.errstate(all="ignore"),
-        target.surroundings.inside(),
-        ExitStack() as stack,
-    ):
-        if inputs.tensors["q"].is_cuda:
-            from .arithmetic import matmuls_watched
-
-            stack.enter_context(matmuls_watched(dots))
-        if target.is_backward:
-            result = target.function(**arguments)
-            return tuple(result) if isinstance(result, Iterator) else result
+    if not target.is_backward:
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
+    result = target.function(**arguments)
+    return tuple(result) if isinstance(result, Iterator) else result
 
 
 def _read(

@@ -199,8 +199,8 @@ def _overwritten(
     place = tuple(at if letter else None for at, letter in zip(padded, letters, strict=False))
     words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}; "
     words += f"{count:,} of {now.numel():,} elements differ"
-    numbers = {"lanes": count, "place": place, "actual": became, "expected": was}
-    return MemoryFinding(CHANGED, name, words, access="store", **numbers)
+    found = MemoryFinding(CHANGED, name, words, access="store", lanes=count, place=place)
+    return replace(found, actual=became, expected=was)
 
 
 def _number(element: Tensor) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,10 +160,9 @@ class CudaSource:
     def with_launches(self) -> str:
         """The text with what of the host g++ can compile, each `<<<...>>>` a call."""
         compiled, python = self._host
-        text, calls = self._without(python), []
-        for piece in compiled:
-            calls += nodes(piece.node, "kernel_call_syntax")
-        for sizes in reversed(calls):
+        text = self._without(python)
+        calls = [nodes(piece.node, "kernel_call_syntax") for piece in compiled]
+        for sizes in reversed([*chain(*calls)]):
             start, end = sizes.start_byte, sizes.end_byte
             first = sizes.parent.start_byte if sizes.parent is not None else 0
             kernel, given = self.text[first:start], self.text[start + 3 : end - 3]

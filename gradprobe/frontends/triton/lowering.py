@@ -74,8 +74,8 @@ def _error_of(call: KernelCall) -> CompileError | None:
         f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
     )
     reason = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
-    about = {"kernel": call.name, "way_out": way_out, "arch": asked or ""}
-    return CompileError(**vars(line), **about, words=reason)
+    about = dict(vars(line), kernel=call.name, way_out=way_out, arch=asked or "")
+    return CompileError(**about, words=reason)
 
 
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
