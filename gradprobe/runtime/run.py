@@ -72,7 +72,12 @@ def run_target(
                     from .arithmetic import matmuls_watched
 
                     stack.enter_context(matmuls_watched(dots))
-                result = _called(target, case, arguments, inputs, dots)
+                if target.is_backward:
+                    result = target.function(**arguments)
+                    result = tuple(result) if isinstance(result, Iterator) else result
+                else:
+                    do = inputs.tensors["do"]
+                    result = _through_autograd(target, case, arguments, do, dots)
                 if is_on_gpu:  # an error of an asynchronous kernel is the target's
                     import torch
 
@@ -115,15 +120,6 @@ def _launched(
             kernels[entry] = source_of(entry)
     in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]
     return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
-
-
-def _called(
-    target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]
-) -> object:
-    if not target.is_backward:
-        return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
-    result = target.function(**arguments)
-    return tuple(result) if isinstance(result, Iterator) else result
 
 
 def _read(

@@ -139,8 +139,10 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
         return _run_first_fitting(tuner, found.notes, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
-        for kind in _kernel_types():
-            stack.enter_context(replaced(kind, "run", through(kind.run)))
+        for name, kind in (("jit", "JITFunction"), ("interpreter", "InterpretedFunction")):
+            if module := sys.modules.get(f"triton.runtime.{name}"):
+                kernels = getattr(module, kind)
+                stack.enter_context(replaced(kernels, "run", through(kernels.run)))
         if compiler := sys.modules.get("triton.compiler.compiler"):
             # Its frames hold the types of names.
             stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
@@ -148,15 +150,6 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
             for tuner in _tuners():
                 stack.enter_context(replaced(tuner, "run", tuned))
         yield
-
-
-def _kernel_types() -> Iterator[Any]:
-    """Triton's classes of kernels; none where it has not been imported."""
-    if "triton" in sys.modules:
-        from triton.runtime.interpreter import InterpretedFunction
-        from triton.runtime.jit import JITFunction
-
-        yield from (JITFunction, InterpretedFunction)
 
 
 # --- autotuned kernels

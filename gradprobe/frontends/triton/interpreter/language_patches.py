@@ -162,16 +162,14 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"
         name = node.target.id if is_range and isinstance(node.target, ast.Name) else ""
-        users = [each for part in node.body for each in ast.walk(part) if _needs_tensors(each)]
+        users = list[ast.AST]()
+        for each in ast.walk(ast.Module(node.body, [])):
+            is_call = isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+            users += [each] if is_call or isinstance(each, ast.Attribute) else []
         if any(getattr(each, "id", "") == name for user in users for each in ast.walk(user)):
             tensor = f"{name} = interpreter_semantic.to_tensor({name}, False)"
             node.body[:0] = ast.parse(tensor).body if name else []
         return node
-
-
-def _needs_tensors(node: ast.AST) -> bool:
-    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    return is_call or isinstance(node, ast.Attribute)
 
 
 # --- libdevice

@@ -41,11 +41,6 @@ def _deed(
     return f"writes {element} from two programs {how}: {access.program} after {program}{there}"
 
 
-def _where(outer: SourceLine, inner: SourceLine) -> str:
-    where = f"line {outer.line}" + (f": `{outer.code}`" if outer.code else "")
-    return where if inner == outer else f"{where} (in {inner.function}, line {inner.line})"
-
-
 class Stores:
     """The stores of one launch, whose programs run one after another, numbered from 1.
 
@@ -178,9 +173,15 @@ class Memory(Watcher):
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
-        site, line, more = access.site, access.site.lines[0], dict[str, Any]()
-        deed = _deed(kind, access, view, address, earlier)
-        words = f"{site.kernel} {deed}, {_where(line, site.lines[-1])}"
+        site, line, inner, more = (
+            access.site,
+            access.site.lines[0],
+            access.site.lines[-1],
+            dict[str, Any](),
+        )
+        where = f"line {line.line}" + (f": `{line.code}`" if line.code else "")
+        where += "" if inner == line else f" (in {inner.function}, line {inner.line})"
+        words = f"{site.kernel} {_deed(kind, access, view, address, earlier)}, {where}"
         if kind == OUTSIDE:
             more = {"wraps": view.beyond(address)[1], "runs_on": True}
         elif kind == UNWRITTEN:

@@ -22,6 +22,10 @@ Program = tuple[int, int, int]
 ORIGIN = "gradprobe origin"
 
 
+# Leaves "lse" of lse_ptr, ptr_lse or lse_ptrs.
+_PTR = re.compile(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$")
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """A tensor at the addresses that a kernel sees."""
@@ -84,11 +88,6 @@ def view_of(tensor: Tensor, name: str) -> View:
     return View(name, start, elements, home, home + storage.nbytes())
 
 
-def without_ptr(parameter: str) -> str:
-    """ "lse" for lse_ptr, ptr_lse or lse_ptrs."""
-    return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
-
-
 def _from(start: int, addresses: Array) -> Array:
     return (addresses - np.uint64(start)).view(np.int64)
 
@@ -107,7 +106,7 @@ class InterpretedLaunch:
         """Takes arguments by name, as the interpreter has them."""
         for parameter, argument in given.items():
             for name, tensor, handed in tensors_in(argument, parameter):
-                self.views[id(handed)] = view_of(tensor, without_ptr(name))
+                self.views[id(handed)] = view_of(tensor, _PTR.sub("", name))
         for number, view in self.views.items():
             owners = [other for other in self._known if view.lies_in(other)]
             # One tensor under several names is taken by the name that the kernel has for it.

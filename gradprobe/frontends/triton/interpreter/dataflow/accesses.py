@@ -36,12 +36,10 @@ class IndexedAccesses(Watcher):
         self._apart: set[int] = set()  # the homes of sums whose dims lie apart in parts
 
     def notes(self) -> Iterator[tuple[str, Note]]:
-        for name in f"{MOVES} {POINTING} int_cast".split():
+        for name in [*f"{MOVES} {POINTING} int_cast".split(), *OF_BLOCKS]:
             yield name, _keep_lines
         for name in _STEPS.split():
             yield name, self._add_line
-        for path in OF_BLOCKS:
-            yield path, _keep_lines_of_block
 
     def _add_line(self, step: Operation) -> None:
         (result,) = step.results
@@ -147,14 +145,11 @@ class IndexedAccesses(Watcher):
 
 
 def _keep_lines(step: Operation) -> None:
-    if lines := lines_behind(*step.args):
+    of = step.of
+    block = (of, of.base, of.strides) if hasattr(of, "materialize_pointers") else ()
+    if lines := lines_behind(*block, *step.args):
         for result in step.results:
             _kept(result)[_LINES] = lines
-
-
-def _keep_lines_of_block(step: Operation) -> None:
-    pointers, block = step.results[0], step.of
-    pointers.attr[_LINES] = lines_behind(block, block.base, block.strides, *step.args)
 
 
 def lines_behind(*values: Any) -> frozenset[int]:
