@@ -71,6 +71,4 @@ def make_interpreter_right(case: Case) -> None:
 
     interpreter.mend_interpreter()
     if case.dtype == "bfloat16":
-        from ..frontends.triton.interpreter.bfloat16 import make_bfloat16_right
-
-        make_bfloat16_right()
+        interpreter.make_bfloat16_right()

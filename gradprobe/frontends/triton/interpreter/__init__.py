@@ -3,4 +3,11 @@
 from .language_patches import mend_interpreter
 from .plans import InterpreterNotKnown
 
-__all__ = ["InterpreterNotKnown", "mend_interpreter"]
+__all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
+
+
+def make_bfloat16_right() -> None:
+    """Has the interpreter compute in bfloat16 as a GPU does."""
+    from . import bfloat16
+
+    bfloat16.make_bfloat16_right()
