@@ -247,10 +247,9 @@ def read_trace(
 def as_in_memory(value: object, subject: str) -> object:
     """A result as it lies in memory, of which a subclass of Tensor may say something else."""
     import torch
-    from torch._subclasses import FakeTensor
 
-    plain_kinds = (torch.Tensor, torch.nn.Parameter, FakeTensor)
-    if not isinstance(value, torch.Tensor) or type(value) in plain_kinds:
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    if not isinstance(value, torch.Tensor) or is_plain:
         return value
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
         plain = torch.Tensor.as_subclass(torch.Tensor.detach(value), torch.Tensor)

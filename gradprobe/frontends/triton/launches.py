@@ -86,11 +86,8 @@ def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The address of its storage; of a fake tensor's, of its record."""
-    from torch._subclasses import FakeTensor
-
-    storage = tensor.untyped_storage()
-    return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
+    """The address of its storage."""
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _described(value: Any) -> Any:
@@ -117,8 +114,8 @@ def _kind(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
-    """While open, notes the Triton kernels that are launched. `runs`: whether they also run."""
+def recorded_launches(found: Launches) -> Iterator[None]:
+    """While open, notes the Triton kernels that are launched."""
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +124,7 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
                 backend = INTERPRETED if interpreting() else COMPILED
                 storages = {storage for _, storage in call.pointers}
                 found.started.append(Launch(kernel.fn, backend, storages, call))
-            result = run(kernel, *args, **kwargs) if runs else None
+            result = run(kernel, *args, **kwargs)
             if hasattr(result, "asm"):
                 found.compiled.add(result)
             found.after(kernel.fn.__name__)
@@ -146,7 +143,7 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
         if compiler := sys.modules.get("triton.compiler.compiler"):
             # Its frames hold the types of names.
             stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
-        if interpreting() or not runs:  # where nothing is chosen by time
+        if interpreting():  # where nothing is chosen by time
             for tuner in _tuners():
                 stack.enter_context(replaced(tuner, "run", tuned))
         yield
