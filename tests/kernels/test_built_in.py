@@ -5,7 +5,6 @@ import torch
 
 from gradprobe.frontends.triton import interpreter, interpreting
 from gradprobe.kernels.triton.flash import flash_intermediates
-from gradprobe.targets.adapters import cuda_kernels
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.probe import probe
