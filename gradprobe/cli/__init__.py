@@ -52,23 +52,17 @@ def main() -> None:
 
 IMPORTED_EARLY = ("torch", "gradprobe.pipeline.probe")
 """What every check needs, and its process can import before it is told of it."""
-_BEGUN = {"check": 1, "diff": 1, "fix": 1, "strides": 2}
-"""The processes that a command needs at least; the second of strides is asked only once the first has answered."""
+_BEGUN = {"check", "diff", "fix", "strides"}
 
 
 def _begun_early(words: list[str]) -> Any:
-    """Where another core is free, the children of a check import torch while this process parses its words."""
-    number = _BEGUN.get(words[0], 0) if words else 0
-    if not number or {"--help", "-h", "--no-isolate"} & set(words):
+    """Where another core is free, the child of a check imports torch while this process parses its words."""
+    if not _BEGUN & set(words[:1]) or {"--help", "-h", "--no-isolate"} & set(words):
         return contextlib.nullcontext()
     from ..processes.process import begun_early
     from ..processes.resource_limits import cores
-    from ..targets.builtin import has_driver
 
-    if cores() < 2:
-        return contextlib.nullcontext()
-    # One alone has a GPU, or may be all that --workers asks for.
-    return begun_early(IMPORTED_EARLY, 1 if "--workers" in words or has_driver() else number)
+    return begun_early(IMPORTED_EARLY) if cores() > 1 else contextlib.nullcontext()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,11 +9,10 @@ from ..commands.suite.checking import Setting
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
-from ..processes import tell
 from .checks import check_against, check_one
 from .command import Call, Command
 from .option_rows import option
-from .own_process import ProgressNote, apart
+from .own_process import apart
 from .report_forms import show_document
 
 _BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
@@ -52,17 +51,12 @@ def check(
     if contract:
         return apart(call, _read_contract, request, call.forms.json)
     if baseline is not None:
-        if "inputs" in request.options:
-            words = "--inputs: a file is one draw, and a baseline takes several"
-            raise UsageFailure(words, "drop it")
-        if call.target is None:
-            raise UsageFailure("--baseline is of one kernel, and no TARGET is given", "name it")
         return apart(call, _check_baseline, request, baseline, call.forms.json)
     if battery is not None:
         return _check_battery(call, battery)
     asked = (call.target, request.family, request.reference, request.options or None)
     is_asked = any(word is not None for word in asked)
-    settings = call.settings(has_targets=not is_asked)
+    settings = call.settings()
     if not is_asked and (configured := settings.configured()):
         if against is not None:
             raise UsageFailure("--against takes one plain check", "name a TARGET")
@@ -105,8 +99,4 @@ def _read_contract(request: CheckRequest, json_file: str | None) -> int:
 def _check_baseline(request: CheckRequest, file: str, json_file: str | None) -> int:
     from ..commands.baseline import check_baseline
 
-    def tick(number: int, total: int) -> None:
-        words, kept = f"draw {number} of {total}", "errors are kept of all draws or of none"
-        tell(ProgressNote(f"{request.target}, {words}", number - 1, total, "draws", kept))
-
-    return check_baseline(request, file, json_file, tick)
+    return check_baseline(request, file, json_file)

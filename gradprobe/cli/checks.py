@@ -62,7 +62,9 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     (checked,) = made
     is_meant = checked.verdict != FAILED and planned.close_up is None
     is_kept = is_meant and last.save(checked.request, checked.report)
-    return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
+    return tell_report(
+        checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else ""
+    )
 
 
 def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
@@ -77,7 +79,7 @@ def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setti
         return check_one(replace(planned, against=beside), forms, setting)
 
 
-def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:
+def tell_report(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:
     """Shows a check that was made, and writes its forms; the exit code. `rest` is another command that shows all."""
     said = say(report, tracebacks)
     forms.show(report, rest)
@@ -97,17 +99,15 @@ def tell_interrupted(
 
 def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
     """What tells how many of the layouts are done; of a single one, how far its comparison is."""
-    begun, total = list[str](), len(planned.layouts)
+    begun, total = dict[str, None](), len(planned.layouts)
 
     def take(stage: str, fraction: float, layout: str) -> None:
-        name = layout.partition(", ")[0]
-        if name and name not in begun:
-            begun.append(name)
-        # A look at what went wrong has no known length.
-        if total == 1 or name not in begun[-1:] or len(begun) > total:
-            tick(stage, fraction or None)
-        else:
+        if layout:
+            begun[layout.partition(", ")[0]] = None
+        if 0 < len(begun) <= total != 1:
             tick(f"layout {len(begun)} of {total}: {stage}", (len(begun) - 1) / total)
+        else:  # a look at what went wrong has no known length
+            tick(stage, fraction or None)
 
     return take
 

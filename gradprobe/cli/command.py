@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from ..inputs import history
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
 from ..inputs.versions import refuse_untested
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, as_failure
 from ..processes.resource_limits import bounded
 from ..render.files import FILES, FORMS, STDERR
-from ..render.terminal import note
+from ..render.terminal import note, print_failure, write_stderr
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.builtin import FILES as SOURCES
 from . import option_rows as rows
-from .report_forms import Forms, report_error, write_failure
+from .report_forms import Forms, write_failure
 
 LINE = "gradprobe.line"
 """Where the parser keeps the command line, as it was typed."""
@@ -72,24 +73,13 @@ class Call:
         options = {**before.options, **asked.options}
         return self.of(CheckRequest(before.target, family, reference, options)), True
 
-    def settings(self, *, has_targets: bool = False, ignored: Collection[str] = ()) -> Settings:
-        """Those of this folder, of which it is said what is in force.
-
-        Args:
-            has_targets: whether the table says what to run.
-            ignored: options of the table that are not in force.
-
-        Raises:
-            UsageFailure: they are wrong, or no target is named and a table of nearly this tool's name is there.
-        """
+    def settings(self) -> Settings:
+        """Those of this folder, of which it is said that they are in force. UsageFailure, also of a misspelt table."""
         settings = settings_of(Path.cwd())
-        if self.target is None and not settings.place:
+        if settings.place:
+            note(f"[tool.gradprobe] of {settings.place} is in force")
+        elif self.target is None:
             refuse_misspelt(Path.cwd())
-        given = {*self.request.options, *ignored}
-        if line := settings.line(
-            given | {"timeout"} if self.timeout else given, has_targets=has_targets
-        ):
-            note(line)
         return settings
 
     def setting(self, settings: Settings, *, several: bool = False, **more: Any) -> Setting:
@@ -166,7 +156,11 @@ class Command:
                 with self._surroundings(call, max_memory):
                     code = body(call, **given)
             except Exception as error:
-                failure = report_error(error, call.tracebacks)
+                failure = as_failure(error)
+                write_stderr(
+                    "".join(traceback.format_exception(error)) if call.tracebacks else ""
+                )
+                print_failure(failure)
                 name = call.request.target if "target" in self.names else ""
                 code = write_failure(call.forms, failure, call.line, name)
             raise typer.Exit(code)

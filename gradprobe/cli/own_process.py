@@ -7,17 +7,13 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..model.failures import TargetFailure
+from ..model.failures import Failure, TargetFailure
 from ..processes import run_each, tell
-from ..processes.child import heard_by
 from ..render.terminal import (
-    KEPT,
     Progress,
     Terminal,
-    interrupted,
     print_failure,
     terminal,
     write_as_is,
@@ -30,44 +26,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ProgressNote:
-    """How far the body of a command is; `tell(ProgressNote(...))` shows it."""
-
-    words: str
-    done: int
-    of: int
-    things: str
-    kept: str = KEPT
-    """What Ctrl-C leaves now, told with the count."""
-
-
 def apart(call: Call, body: Callable[..., T], *arguments: Any) -> T:
     """What the body of a command, a function of a module, returns in a process of its own unless --no-isolate is given.
-
-    Raises:
-        Failure: what the command raised there, or how the target ended it.
-    """
-    step = ProgressNote("", 0, 0, "")
+    Raises the Failure that it raised there, or of how the target ended it."""
+    if not call.isolate:
+        return body(*arguments)
+    factory, items = f"{__name__}:ProcessBody", [(body, arguments)]
     with Progress() as tick:
 
-        def show(_: int, value: str | ProgressNote) -> None:
-            nonlocal step
-            if isinstance(value, ProgressNote):
-                step = value
-                tick(value.words, value.done / value.of)
-            else:
-                tick.over(lambda: write_as_is(value))
+        def show(_: int, text: str) -> None:
+            tick.over(lambda: write_as_is(text))
 
         try:
-            if not call.isolate:
-                with heard_by(lambda value: show(0, value)):
-                    return body(*arguments)
-            factory, items = f"{__name__}:ProcessBody", [(body, arguments)]
             (ended,) = run_each(factory, terminal(), items, echo=sys.stderr.write, told=show)
         except KeyboardInterrupt:
-            failure = interrupted(step.done, step.of, step.things, step.kept)
-            tick.over(lambda: print_failure(failure))
+            tick.over(lambda: print_failure(Failure("interrupted")))
             raise
     if ended.raised is not None:
         write_stderr(ended.raised.traceback if call.tracebacks else "")

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.documents import Reports
-from ..model.failures import Failure, UsageFailure, as_failure
+from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..model.writing import inert, open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
-from ..render.terminal import (
-    dump,
-    print_failure,
-    show,
-    takes_stderr,
-    terminal,
-    write_stderr,
-    write_stdout,
-)
+from ..render.terminal import dump, print_failure, show, takes_stderr, terminal, write_stdout
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -135,11 +126,3 @@ def write_failure(forms: Forms, failure: Failure, line: str, target: str = "") -
     """Writes a failure that is on stderr already in each form; `line` is the command line as typed. The exit code."""
     made = Reports(reports=(failed_report(failure, line, target),))
     return forms.write(made, failure.exit_code, said=str(failure))
-
-
-def report_error(error: Exception, show_traceback: bool) -> Failure:
-    failure = as_failure(error)
-    if show_traceback:
-        write_stderr("".join(traceback.format_exception(error)))
-    print_failure(failure)
-    return failure

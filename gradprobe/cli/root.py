@@ -32,8 +32,8 @@ COMMANDS = (
 """Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
 _PLACES = {
     **dict.fromkeys(("audit", "doctor", "init", "lint", "run"), "single_commands"),
-    **dict.fromkeys(("diff", "show"), "view_commands"),
-    **dict.fromkeys(("strides", "sweep"), "plan_commands"),
+    **dict.fromkeys(("diff", "fix", "show", "shrink"), "last_check_commands"),
+    **dict.fromkeys(("mutate", "strides", "sweep"), "plan_commands"),
 }
 
 

@@ -15,14 +15,7 @@ from ..model.assignment import PLAIN
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.layout_run import MATCH
-from ..render.terminal import (
-    Progress,
-    interrupted,
-    note,
-    print_failure,
-    width,
-    write_stdout,
-)
+from ..render.terminal import Progress, note, width, write_stdout
 from .command import Call, Command
 from .option_rows import DEFAULT, argument, option
 from .own_process import apart
@@ -78,17 +71,13 @@ def doctor(call: Call) -> int:
         words = "doctor takes a case with a TARGET alone"
         raise UsageFailure(words, "name what is to be climbed with")
     with Progress() as tick:
-        try:
-            made = examine(request if call.target else None, line, call.timeout, tick)
-        except KeyboardInterrupt:
-            tick.over(lambda: print_failure(interrupted(0, 0, "rungs")))
-            raise
+        made = examine(request if call.target else None, line, call.timeout, tick)
     show_document(call.forms.json, as_json(made), render_examination(made, width()))
     return made.exit_code
 
 
 @Command(
-    "target family details isolate",
+    "target family isolate",
     target=(None, Annotated[str | None, _READ]),
     takes_file=True,
     has_case=False,
@@ -98,15 +87,14 @@ def lint(call: Call) -> int:
 
     Which tensor a pointer is, and whose a stride is, the names of the kernel's parameters say.
     """
-    return apart(call, _linted, call.request, call.forms.json, call.forms.details)
+    return apart(call, _linted, call.request, call.forms.json)
 
 
-def _linted(request: CheckRequest, json_file: str | None, details: bool) -> int:
+def _linted(request: CheckRequest, json_file: str | None) -> int:
     from ..commands.kernel_reading import inquire, lint_as_json, render_lint
 
     inquiry = inquire(request.target, request.family)
-    lines = render_lint(inquiry, width(), details=details)
-    show_document(json_file, lint_as_json(inquiry), lines)
+    show_document(json_file, lint_as_json(inquiry), render_lint(inquiry, width()))
     return 1 if inquiry.findings else 0
 
 
@@ -174,11 +162,9 @@ def init(
         if word and name not in taken.split():
             raise UsageFailure(f"init: --{name} says nothing of {what}", f"drop --{name}")
     if is_listed:
-        from ..commands.target_list import listed_targets, render_targets
-
-        listed = listed_targets()
+        listed = starter.listed_targets()
         document = {"schema": "gradprobe.targets/1", "targets": listed}
-        show_document(json_file, document, render_targets(listed, width()))
+        show_document(json_file, document, starter.render_targets(listed, width()))
         return 0
     steps = []
     if ci is not None:

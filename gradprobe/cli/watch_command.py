@@ -7,7 +7,7 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -33,9 +33,11 @@ from .report_forms import Forms
 
 # What a kernel is written in, and may include.
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
-# Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
-# its place may be missing; and between two looks at what changes with each save.
+# Seconds that no file may change before it is taken to be saved; for which one that an editor is about to put in its
+# place may be missing; and between two looks.
 _STILL, _MISSING, _LOOK = 0.03, 1.0, 0.05
+Stamps = dict[str, int]
+"""When each file was written; 0 of one that is missing."""
 
 
 @Command("target family reference timeout fix_budget")
@@ -59,27 +61,45 @@ class _Watch:
 
     def __init__(self, planned: PlannedCheck, setting: Setting, forms: Forms) -> None:
         self._planned, self._setting, self._forms = planned, setting, forms
-        self._files = at_first(planned)
+        self._imported = set[str]()
         self._before: Report | None = None
         """The last that compared something."""
 
     def go_on(self) -> None:
         note(f"{self._planned.case_line}; Ctrl-C ends it")
         while True:
-            begun, sources = time.time(), Sources(self._files)
+            begun, before = time.time(), self._stamps()
             try:
-                with abandoned_when(lambda: bool(sources.changed)):  # noqa: B023
+                with abandoned_when(lambda: self._stamps() != before):  # noqa: B023
                     checked = self._checked()
             except AbandonedWork:
-                saved = sources.settled()
+                pass
             else:
                 self._show(checked, time.time() - begun)
                 begin_child(IMPORTED_EARLY)
-                saved = self._wait(sources, checked, begun)
+                self._imported = imported(self._planned, checked)
+                for file, saved in self._stamps().items():
+                    # One that was not known when the check began counts by its time.
+                    before.setdefault(file, 0 if saved > begun * 1e9 else saved)
+                note(f"waiting for {listed_files([*self._stamps()])} to be saved")
+            saved_files = self._saved(before)
             if (rows := terminal().rows) is not None:  # what stood there can be scrolled to
                 write_as_is("\n" * rows + "\x1b[H\x1b[J")
-            words = f"{listed_files(saved)} saved" if saved else "the same again saved"
-            note(f"{time.strftime('%H:%M:%S')} {words}")
+            note(f"{time.strftime('%H:%M:%S')} {listed_files(saved_files)} saved")
+
+    def _stamps(self) -> Stamps:
+        """Of what the last check imported; where nothing was, of every source beside the target and the reference."""
+        return {file: saved_at(file) for file in sorted(self._imported or beside(self._planned))}
+
+    def _saved(self, before: Stamps) -> list[str]:
+        """The files that are saved next, once nobody writes any more: an editor may save in several steps."""
+        while not (changed := changed_since(before, now := self._stamps())):
+            time.sleep(_LOOK)
+        until, last_look = time.monotonic() + _MISSING, Stamps()
+        while now != last_look or (0 in now.values() and time.monotonic() < until):
+            time.sleep(_STILL)
+            last_look, now = now, self._stamps()
+        return changed_since(before, now) or changed
 
     def _checked(self) -> CheckOutcome:
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
@@ -114,50 +134,9 @@ class _Watch:
             self._before = report
         self._forms.write(Reports(reports=(report,), origin=report.origin), checked.code)
 
-    def _wait(self, before: Sources, checked: CheckOutcome, begun: float) -> list[str]:
-        """The files that are saved next, or were since the check began."""
-        files = imported(self._planned, checked)
-        files = files or {*self._files, *at_first(self._planned), *checked.report.sources}
-        self._files, waiting = files, Sources(files)
-        for file in files:
-            # One that was not known when the check began counts by its time.
-            unknown = "" if saved_at(file) > begun * 1e9 else waiting.digests[file]
-            waiting.digests[file] = before.digests.get(file, unknown)
-        own = os.path.abspath(self._planned.request.target.rpartition(":")[0] or ".")
-        waited = sorted(files, key=lambda file: (os.path.abspath(file) != own, file))
-        note(f"waiting for {listed_files(waited)} to be saved")
-        return waiting.wait()
 
-
-class Sources:
-    """Files and folders, and what stands in them now; "" in one that is missing."""
-
-    def __init__(self, files: Iterable[str]) -> None:
-        self.digests = {file: digest(file) for file in sorted(files)}
-
-    @property
-    def changed(self) -> list[str]:
-        """Those that hold something else by now."""
-        return [file for file, before in self.digests.items() if digest(file) != before]
-
-    def settled(self) -> list[str]:
-        """The same, once nobody writes any more: an editor may save in several steps, with no file there in between."""
-        until, before = time.monotonic() + _MISSING, dict[str, str]()
-        while (now := Sources(self.digests).digests) != before or (
-            any(self.digests[file] and not found for file, found in now.items())
-            and time.monotonic() < until
-        ):
-            before = now
-            time.sleep(_STILL)
-        return self.changed
-
-    def wait(self) -> list[str]:
-        """Those that were saved, as soon as one holds something else. None is read as long as no time is another."""
-        before, now = list[int](), list(map(saved_at, self.digests))
-        while before == now or not self.changed:
-            time.sleep(_LOOK)
-            before, now = now, list(map(saved_at, self.digests))
-        return self.settled()
+def changed_since(before: Stamps, now: Stamps) -> list[str]:
+    return [file for file, saved in now.items() if before.get(file) != saved]
 
 
 def saved_at(path: str) -> int:
@@ -166,17 +145,19 @@ def saved_at(path: str) -> int:
     return 0
 
 
-def digest(path: str) -> str:
-    """Of a file what stands in it, of a folder which sources are there."""
-    return "\n".join(sorted(_beside(path))) if os.path.isdir(path) else last.digest_of(path)
-
-
-def at_first(planned: PlannedCheck) -> set[str]:
-    """Files of which one is the target's, as far as its words say, and their folders: where nothing was imported."""
+def beside(planned: PlannedCheck) -> set[str]:
+    """The sources in the folders of the target and the reference, as far as their words say."""
     words = (planned.request.target, planned.request.reference or "")
-    files = {os.path.abspath(place) for word in words if (place := _file(word))}
-    folders = set(map(os.path.dirname, files)) or {os.getcwd()}
-    return files.union(folders, *map(_beside, folders))
+    folders = {
+        os.path.dirname(os.path.abspath(place)) for word in words if (place := _file(word))
+    }
+    found = set[str]()
+    for folder in folders or {os.getcwd()}:
+        with contextlib.suppress(OSError):
+            found |= {
+                each.path for each in os.scandir(folder) if Path(each.name).suffix in _SOURCES
+            }
+    return found
 
 
 def _file(word: str) -> str:
@@ -184,12 +165,6 @@ def _file(word: str) -> str:
         place, _ = parts_of(word)
         return place if word not in BUILTINS and place.endswith(FILES) else ""
     return ""
-
-
-def _beside(folder: str) -> set[str]:
-    with contextlib.suppress(OSError):
-        return {each.path for each in os.scandir(folder) if Path(each.name).suffix in _SOURCES}
-    return set()
 
 
 def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
@@ -202,7 +177,6 @@ def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
 
 
 def listed_files(paths: Sequence[str]) -> str:
-    """`my_lazy.py and 2 more`; `a file in kernels` where one has come."""
-    files = [os.path.relpath(path) for path in paths if not os.path.isdir(path)]
-    first = files[0] if files else f"a file in {os.path.relpath(paths[0])}"
-    return f"{first} and {len(files) - 1} more" if len(files) > 1 else first
+    """`my_lazy.py and 2 more`."""
+    first, *more = map(os.path.relpath, paths)
+    return f"{first} and {len(more)} more" if more else first

@@ -24,12 +24,7 @@ OPTIONS = frozenset(
 
 
 def audited(request: CheckRequest) -> Report:
-    """The report of an audit.
-
-    Raises:
-        UsageFailure: there is no such function, a parameter that gradprobe has no value for, or an option of checks.
-        TargetFailure: it cannot be run.
-    """
+    """The report of an audit. UsageFailure of what cannot be asked for, TargetFailure of what cannot be run."""
     start = time.perf_counter()
     for name in request.options.keys() - OPTIONS:
         words = f"{flag_of(name)}: an audit draws small cases of its own"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +38,6 @@ class Entry:
     seeds: tuple[int, ...]
     ran: str
     """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
-    coarser: tuple[str, ...]
-    """What was rounded more coarsely than the contract allows in most draws."""
     errors: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]]
     """By layout, intermediate and figure, rms or worst: a multiple of the budget of each draw."""
 
@@ -58,7 +55,6 @@ def measure(
     request: CheckRequest,
     seeds: Sequence[int],
     before: Entry | None = None,
-    tick: Callable[[int, int], object] = lambda number, of: None,
 ) -> Entry | ProbeResult:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
@@ -66,11 +62,9 @@ def measure(
 
     Args:
         before: what they are to be compared with; UsageFailure where they cannot be.
-        tick: told before each draw its number, from 1, and how many there are.
     """
-    coarser, errors = Counter[str](), dict[str, dict[str, dict[str, tuple[float, ...]]]]()
-    for number, seed in enumerate(seeds, 1):
-        tick(number, len(seeds))
+    errors: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {}
+    for seed in seeds:
         drawn = replace(request, options={**request.options, "seed": seed})
         asked = replace(drawn, options={"recover": False, **drawn.options})
         report = run_check(asked, drawn.command())
@@ -78,16 +72,13 @@ def measure(
             return report
         if before:
             refuse_other(before, _ran_on(report))
-        coarser.update({one.name for _, run in report.measured for one in run.coarser})
         for run, measured in report.measured:
             for name, own in measured.comparison.findings.items():
                 figures = errors.setdefault(run.layout, {}).setdefault(name, {})
                 for figure, value in (("rms", own.rms_ratio), ("worst", own.max_ratio)):
                     # What a fifth digit stands for is far below any noise.
                     figures[figure] = (*figures.get(figure, ()), float(f"{value:.3e}"))
-    # A kernel at the border of its budget may show it in one draw and not in the next.
-    most = sorted(name for name, times in coarser.items() if 2 * times > len(seeds))
-    return Entry(request, tuple(seeds), _ran_on(report), tuple(most), errors)
+    return Entry(request, tuple(seeds), _ran_on(report), errors)
 
 
 def _ran_on(report: ProbeResult) -> str:
@@ -152,38 +143,28 @@ def growth(before: Sequence[float], after: Sequence[float]) -> tuple[float, floa
     return math.exp(min(last - first, 700.0)), max(math.exp(min(2 * ranges, 350.0)), LEAST)
 
 
-@dataclass(frozen=True)
-class Changes:
-    before: Entry
-    after: Entry
+def growths(before: Entry, after: Entry) -> list[dict[str, Any]]:
+    """Of each figure that both have: its layout, intermediate and name, its factor and noise, whether it grew."""
+    rows, now = [], after.cells
+    for (layout, name), figures in before.cells.items():
+        for figure, old in figures.items() if (layout, name) in now else ():
+            factor, noise = growth(old, now[layout, name][figure])
+            row = {"layout": layout, "intermediate": name, "figure": figure}
+            # NaN is no factor within the noise.
+            rows.append(row | {"factor": factor, "noise": noise, "grown": not factor <= noise})
+    return rows
 
-    @property
-    def growths(self) -> list[dict[str, Any]]:
-        """Of each figure that both have: its layout, intermediate and name, its factor and noise, whether it grew."""
-        rows, now = [], self.after.cells
-        for (layout, name), figures in self.before.cells.items():
-            for figure, old in figures.items() if (layout, name) in now else ():
-                factor, noise = growth(old, now[layout, name][figure])
-                row = {"layout": layout, "intermediate": name, "figure": figure}
-                # NaN is no factor within the noise.
-                rows.append(
-                    row | {"factor": factor, "noise": noise, "grown": not factor <= noise}
-                )
-        return rows
 
-    @property
-    def failing(self) -> list[str]:
-        """A sentence for each error that grew, is gone, or is now rounded more coarsely than its contract allows."""
-        lines = []
-        for row in self.growths:
-            if row["grown"]:
-                factors = f"{row['factor']:.3g}x, noise up to {row['noise']:.3g}x"
-                where = f"{row['intermediate']} {row['layout']}"
-                lines.append(f"GREW {where} {row['figure']} error {factors}")
-        gone = self.before.cells.keys() - self.after.cells.keys()
-        lines += [f"GONE {name} in {layout}" for layout, name in sorted(gone)]
-        coarser = [name for name in self.after.coarser if name not in self.before.coarser]
-        return lines + [f"COARSER {name}: rounded further than its contract says" for name in coarser]  # fmt: skip
+def failures(before: Entry, after: Entry) -> list[str]:
+    """A sentence for each error that grew or is gone."""
+    lines = []
+    for row in growths(before, after):
+        if row["grown"]:
+            factors = f"{row['factor']:.3g}x, noise up to {row['noise']:.3g}x"
+            where = f"{row['intermediate']} {row['layout']} {row['figure']}"
+            lines.append(f"GREW {where} error {factors}")
+    gone = before.cells.keys() - after.cells.keys()
+    return lines + [f"GONE {name} in {layout}" for layout, name in sorted(gone)]
 
 
 def refuse_other(before: Entry, ran: str) -> None:
@@ -195,44 +176,38 @@ def refuse_other(before: Entry, ran: str) -> None:
         )
 
 
-def render_changes(changes: Changes, width: int) -> list[Text]:
+def render_changes(before: Entry, after: Entry, width: int) -> list[Text]:
     """How many errors were compared, the factor of each that grew, and what else fails."""
-    before, failing = changes.before, changes.failing
+    failing, rows = failures(before, after), growths(before, after)
     verdict, style = ("GROWN", "bold red") if failing else ("NO GROWTH", "bold green")
-    largest = max((row["factor"] for row in changes.growths), default=math.nan)
+    largest = max((row["factor"] for row in rows), default=math.nan)
     words = f"{before.command_words}: {plural(len(before.cells), 'error')} over {plural(len(before.seeds), 'draw')}"
     head = headed(verdict, style, f"{words}, at most {largest:.3g}x", width)
     return [*head, *(Text(line, "bold") for line in failing)]
 
 
-def changes_as_json(changes: Changes) -> dict[str, Any]:
-    before = changes.before
+def changes_as_json(before: Entry, after: Entry) -> dict[str, Any]:
+    failing = failures(before, after)
     return {
-        "verdict": "grown" if changes.failing else "same",
+        "verdict": "grown" if failing else "same",
         "target": {"name": before.request.target},
         "options": dict(before.request.options),
         "seeds": before.seeds,
         "ran": before.ran,
-        "cells": changes.growths,
-        "failing": changes.failing,
+        "cells": growths(before, after),
+        "failing": failing,
     }
 
 
-def check_baseline(
-    request: CheckRequest, file: str, json_file: str | None, tick: Callable[[int, int], object]
-) -> int:
-    """Compares what a file holds of a target in its case, else keeps it there, and shows that; the exit code.
-
-    Raises:
-        UsageFailure: the file cannot be read or written, or holds errors that are not comparable.
-    """
+def check_baseline(request: CheckRequest, file: str, json_file: str | None) -> int:
+    """Compares what a file holds of a target in its case, else keeps it there; the exit code. UsageFailure."""
     options = dict(request.options)
     first = options.pop("seed", 0)
     request = replace(request, options=options)
     entries = {entry.command_words: entry for entry in load(file)} if Path(file).exists() else {}
     before = entries.get(request.command().removeprefix("gradprobe check "))
     seeds = before.seeds if before else range(first, first + DRAWS)
-    found = measure(request, seeds, before, tick)
+    found = measure(request, seeds, before)
     if not isinstance(found, Entry):
         report = report_of(found)
         lines, document = rendered(report), document_of(report)
@@ -240,8 +215,8 @@ def check_baseline(
             [Text("not kept: the errors of a mismatch are no baseline")] if not before else []
         )
     elif before is not None:
-        changes = Changes(before, found)
-        lines, document = render_changes(changes, width()), changes_as_json(changes)
+        lines = render_changes(before, found, width())
+        document = changes_as_json(before, found)
     else:
         save(file, [*entries.values(), found])
         draws = f"{len(found.cells)} errors over draws {seeds[0]} to {seeds[-1]}"

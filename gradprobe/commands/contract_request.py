@@ -75,11 +75,7 @@ def read_contract(request: CheckRequest) -> Contract:
 
 def contract_of(target: Target, case: Case) -> Contract:
     """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what operand it rounds.
-
-    Raises:
-        UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
-        TargetFailure: the target could not be run, or gives no gradient and no O.
-    """
+    UsageFailure: no dyadic values fit the case; TargetFailure: it gives no gradient and no O, or could not be run."""
     is_wide = case.dtype == "float32"
     experiment = experiment_of(replace(case, pattern="normal" if is_wide else "dyadic"), target)
     inputs = inputs_of(experiment, ())
@@ -123,8 +119,7 @@ def render_contract(contract: Contract, width: int) -> list[Text]:
 
     verdict = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
     found = contract.environment
-    notes = [f"{name} is not given" for name in contract.absent]
-    notes.append("  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton")))
+    notes = ["  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton"))]
     notes.append(f"again: {contract.reproduce}")
     if contract.unread:
         notes.insert(

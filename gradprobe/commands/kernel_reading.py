@@ -42,12 +42,8 @@ class Inquiry:
 
 
 def inquire(word: str, family: str | None) -> Inquiry:
-    """Reads the kernels of FILE.py, or those of the file of a target and of what that imports.
-
-    Raises:
-        UsageFailure: there is no such file or target.
-        TargetFailure: it fails to import, or has no kernel whose pointers can be read.
-    """
+    """Reads the kernels of FILE.py, or of a target's file and what that imports. UsageFailure: there is none;
+    TargetFailure: it fails to import, or has no kernel whose pointers can be read."""
     from ..runtime.backend import prepare_backend
     from ..source.triton_source import functions_of
 
@@ -64,10 +60,8 @@ def inquire(word: str, family: str | None) -> Inquiry:
                     findings += strides.mistaken()
                     untold += [f"{name} of {function.name}" for name in sorted(strides.untold)]
     if not kernels:
-        raise TargetFailure(
-            f"{word} has no Triton kernel whose pointers can be read",
-            "lint reads Triton kernels",
-        )
+        words = f"{word} has no Triton kernel whose pointers can be read"
+        raise TargetFailure(words, "lint reads Triton kernels")
     return Inquiry(word, tuple(findings), tuple(kernels), tuple(untold))
 
 
@@ -98,15 +92,14 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     return head | {"findings": findings} | more
 
 
-def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
-    """Lines of a console: the verdict, then as many findings as 24 rows have room for, with `details` all."""
+def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
+    """Lines of a console: the verdict, then as many findings as 24 rows have room for."""
     findings, verdict, untold = inquiry.findings, inquiry.verdict, inquiry.untold
     count = len(findings)
-    most = max(count, len(untold)) if details else _MOST
     none = "no pointer advances by a stride that is called another tensor's"
     head = plural(count, "wrong stride") if count else none
     lines = [Text(f"{verdict.upper()}  {head} ({inquiry.word})", style=_STYLES[verdict])]
-    for finding in findings[:most]:
+    for finding in findings[:_MOST]:
         at = finding.where
         file = min(os.path.relpath(at.file), at.file, key=len)
         lines += [Text(), Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", "bold")]
@@ -116,15 +109,15 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
                 if words
                 else []
             )
-    if count > most:
-        more = f"  and {plural(count - most, 'wrong stride')} more: the same with --details"
+    if count > _MOST:
+        more = f"  and {plural(count - _MOST, 'wrong stride')} more: --json FILE has all"
         lines.append(Text(more, style="bold"))
     lines += [Text("")] if count else []
     kernels = plural(len(inquiry.kernels), "kernel")
     read = f"read {kernels} by the names of their parameters; no kernel was run"
     lines += folded(read, width, "dim")
     if untold:
-        rest = " and others" if len(untold) > most else ""
+        rest = " and others" if len(untold) > _MOST else ""
         what = "not followed everywhere, or by strides whose names tell no tensor"
-        lines += folded(f"{what}: {visible(', '.join(untold[:most]))}{rest}", width, "dim")
+        lines += folded(f"{what}: {visible(', '.join(untold[:_MOST]))}{rest}", width, "dim")
     return lines

@@ -1,18 +1,39 @@
-"""Mutants: one fault each, planted in a file of kernels as edits of its text; which are drawn."""
+"""Mutants: one fault each, planted in a file of kernels. A gate: a command that is to fail where a kernel is wrong.
+A campaign: what the gate makes of the mutants."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
+import os
 import random
+import shlex
+import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
+
+from rich.text import Text
 
 from ..inputs.history import CheckRequest
 from ..model.failures import Failure, TargetFailure, UsageFailure
+from ..model.number import plural
 from ..processes import run_each
+from ..processes.ended import words_of
+from ..processes.executables import (
+    STARTUP,
+    EndedProgram,
+    Program,
+    gradprobe_command,
+    run_programs,
+)
+from ..render.notation import CAUTION
+from ..render.rows import folded, headed
 from ..source.kernel_file import Change, KernelFile
 from ..source.rewrites.all_rows import OPERATORS
 from ..source.syntax import Edit, edited
@@ -109,12 +130,8 @@ def _in_turn(lists: Iterable[Sequence[Mutant]]) -> list[Mutant]:
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:
-    """Reads a file of kernels; those that `function` reaches are meant, None for all.
-
-    Raises:
-        UsageFailure: there is none, it is no Python file, or holds no Triton kernel.
-        TargetFailure: it is no Python.
-    """
+    """Reads a file of kernels; those that `function` reaches are meant, None for all. UsageFailure: none is there, or
+    it holds no Triton kernel; TargetFailure: it is no Python."""
     if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
         raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
     try:
@@ -134,14 +151,8 @@ def read_file(path: Path, function: str | None) -> KernelFile:
 
 
 def file_of(request: CheckRequest, named: str | None) -> tuple[Path, str | None]:
-    """The file that faults are planted in, and the function whose kernels are meant; None for all of the file's.
-
-    Args:
-        named: on the command line; the whole of it is meant, unless the target's function lies in it.
-
-    Raises:
-        UsageFailure, TargetFailure: the target is not there, or cannot be imported.
-    """
+    """The file that faults are planted in, and the function whose kernels are meant; None for all of the file's, as of
+    one that was named and is not the target's. UsageFailure, TargetFailure: the target cannot be found or imported."""
     if request.target.endswith(".py"):  # a file alone
         return Path(named or request.target), None
     (ended,) = run_each(DESCRIBER, str(request.options.get("device", "auto")), [request])
@@ -158,3 +169,220 @@ def file_of(request: CheckRequest, named: str | None) -> tuple[Path, str | None]
         words = f"target {request.target!r} has no Python source"
         raise UsageFailure(words, "name a file: --file KERNELS.py")
     return Path(found.file), found.function
+
+
+KILLED, SURVIVED, INVALID = "killed", "survived", "did_not_run"
+# A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
+_TIMES, _MORE = 5.0, 30.0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What each mutant is put to."""
+
+    command: tuple[str, ...]
+    words: str
+    """The command as a person types it."""
+    own: bool
+    """Whether it is gradprobe's, whose exit codes tell a wrong number from a crash."""
+
+    @classmethod
+    def of(cls, words: str) -> Gate:
+        """A command; one of gradprobe's is run by this Python with this gradprobe. UsageFailure where it is none."""
+        try:
+            first, *rest = shlex.split(words)
+        except ValueError as error:
+            way_out = "such as --check 'pytest -q tests/test_flash.py'"
+            raise UsageFailure(f"--check takes a command, got {words!r}", way_out) from error
+        own = first == "gradprobe"
+        return cls(gradprobe_command(*rest) if own else (first, *rest), words, own)
+
+    def judged(self, code: int) -> str:
+        """KILLED, SURVIVED or INVALID, from the exit code as Popen gives it: gradprobe's own says which are no kill."""
+        if code == 0:
+            return SURVIVED
+        return KILLED if code == 1 or not self.own else INVALID
+
+    def telling(self, output: str) -> str:
+        """The line of what a gate wrote that says most: its first mismatch, its first failure, else the last."""
+        heads = ("FIRST MISMATCH ", "gradprobe: ") if self.own else ("FAILED ", "ERROR ")
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        return next((line for line in lines if line.startswith(heads)), (lines or [""])[-1])
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """An edited copy of a file that other processes load in its place, and what they told of it."""
+
+    file: Path
+    folder: Path
+
+    @property
+    def copy(self) -> Path:
+        return self.folder / self.file.name
+
+    def write(self, text: str) -> None:
+        self.folder.mkdir(parents=True)
+        self.copy.write_bytes(text.encode())
+
+    def program(self, command: Sequence[str], **more: str) -> Program:
+        """A program which, with all that it starts, loads the copy."""
+        place = {"file": str(self.file.resolve()), "copy": str(self.copy)}
+        place["loaded"] = str(self.folder / "loaded")
+        plain = {**os.environ, **more}
+        path = os.pathsep.join(filter(None, [str(STARTUP), plain.get("PYTHONPATH", "")]))
+        own = {"PYTHONPATH": path, "GRADPROBE_MUTANT": json.dumps(place)}
+        return Program(tuple(command), plain | own)
+
+    @property
+    def was_loaded(self) -> bool:
+        return (self.folder / "loaded").exists()
+
+
+@dataclass
+class Campaign:
+    """What is asked of a file's mutants, and what came of them so far, or in the end."""
+
+    target: str
+    gate: Gate
+    file: KernelFile
+    possible: int
+    """How many mutants the file has."""
+    chosen: tuple[Mutant, ...]
+    workers: int
+    timeout: float | None
+    """Seconds for one mutant; None for what the gate's own time on the file gives."""
+    outcomes: list[Mutant] = field(default_factory=list)
+    """Those with a verdict, in the order of the file."""
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+    """Of the gate on the file as it is."""
+
+    def having(self, verdict: str) -> list[Mutant]:
+        return [mutant for mutant in self.outcomes if mutant.verdict == verdict]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every mutant that ran was killed, 1 where one survived, 3 where nothing ran."""
+        return 1 if self.having(SURVIVED) else 0 if self.having(KILLED) else 3
+
+    def run(self) -> Iterator[int]:
+        """Puts every chosen mutant to the gate: how many are done after each. UsageFailure, TargetFailure: the gate
+        does not pass the file as it is, or never imports it."""
+        start, found = time.perf_counter(), dict[int, Mutant]()
+        with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
+            self.plain_seconds = self._seconds_as_it_is(Path(folder))
+            limit = self.timeout or _TIMES * self.plain_seconds + _MORE
+            shadows = [Shadow(self.file.path, Path(folder) / each.name) for each in self.chosen]
+            for mutant, shadow in zip(self.chosen, shadows, strict=True):
+                shadow.write(mutant.plant(self.file.text))
+            programs = [self._program(shadow) for shadow in shadows]
+            ends = run_programs(programs, timeout=limit, workers=self.workers)
+            with contextlib.closing(ends):  # type: ignore[type-var]
+                for ended in ends:
+                    at, seconds = ended.number, round(ended.seconds, 3)
+                    verdict, words = self._judged(ended, shadows[at], limit)
+                    found[at] = replace(
+                        self.chosen[at], verdict=verdict, words=words, seconds=seconds
+                    )
+                    self.outcomes = [found[number] for number in sorted(found)]
+                    self.seconds = time.perf_counter() - start
+                    yield len(found)
+
+    def _program(self, shadow: Shadow) -> Program:
+        return shadow.program(self.gate.command, COLUMNS="120", GRADPROBE_FIX_BUDGET="0")
+
+    def _seconds_as_it_is(self, folder: Path) -> float:
+        """What the gate takes on the file as it is, which it is to pass."""
+        gate, path = self.gate, self.file.path
+        shadow = Shadow(path, folder / "as-it-is")
+        shadow.write(self.file.text)
+        (plain,) = run_programs([self._program(shadow)], timeout=self.timeout)
+        if plain.code != 0:
+            end = "took too long" if plain.code is None else f"exit code {plain.code}"
+            words = f"the gate fails without any fault: {gate.words}: {end}: {gate.telling(plain.output)}"
+            is_refused = gate.own and plain.code == UsageFailure.exit_code
+            kind = UsageFailure if is_refused else TargetFailure
+            raise kind(words, "make it pass on the file as it is first")
+        if not shadow.was_loaded:
+            way_out = f"name what it runs with --file, or import {path.name} as a module"
+            raise TargetFailure(f"{gate.words}: passes, but never imports {path}", way_out)
+        return plain.seconds
+
+    def _judged(self, ended: EndedProgram, shadow: Shadow, limit: float) -> tuple[str, str]:
+        """The verdict, and what the gate says."""
+        if ended.code is None:
+            return KILLED, f"no answer within {limit:.0f} s: stopped"
+        if not shadow.was_loaded:
+            return INVALID, "the gate ended without importing it"
+        verdict = self.gate.judged(ended.code)
+        words = "" if verdict == SURVIVED else self.gate.telling(ended.output)
+        if ended.code < 0:
+            words = "; ".join(filter(None, [words_of(ended.code), words]))
+        return verdict, words
+
+
+# Of an exit code the verdict of a campaign, the word that heads it, and its style.
+_VERDICTS = {
+    0: (KILLED, "KILLED", "bold green"),
+    1: (SURVIVED, "SURVIVED", "bold red"),
+    3: (INVALID, "NOT RUN", f"bold {CAUTION}"),
+}
+
+
+def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
+    """The verdict, and each mutant that survived as a diff; why others did not run stands in the JSON."""
+    verdict, head, style = _VERDICTS[campaign.exit_code]
+    invalid, survivors = len(campaign.having(INVALID)), campaign.having(SURVIVED)
+    words = f"{len(campaign.having(verdict)):,} of {plural(len(campaign.outcomes), 'fault')}"
+    if invalid and verdict != INVALID:
+        words += f" ({invalid:,} did not run)"
+    yield from headed(
+        head, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width
+    )
+    yield Text()
+    if survivors:
+        yield Text("  survived: the gate has a gap, or the edit changes no result", "dim")
+    for one in survivors:
+        words = f"  {one.fault_class}  {one.name} in {one.function}"
+        yield Text.assemble("  ", (f"{campaign.file.path.name}:{one.line}", "bold"), words)
+        yield Text(f"    - {one.before}", "red")
+        yield Text(f"    + {one.after}", "green")
+    faults = (
+        f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
+    )
+    took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
+    yield from folded(f"tried {len(campaign.outcomes):,} of {faults}, {took}", width)
+
+
+def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
+    """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
+    gate, mutants = campaign.gate, []
+    names = (
+        "name",
+        "function",
+        "line",
+        "before",
+        "after",
+        "diff",
+        "verdict",
+        "words",
+        "seconds",
+    )
+    for mutant in campaign.outcomes:
+        fields = {name: getattr(mutant, name) for name in names}
+        mutants.append(fields | {"class": mutant.fault_class})
+    return {
+        "schema": "gradprobe.mutate/1",
+        "verdict": {0: KILLED, 1: SURVIVED, 3: "error"}[campaign.exit_code],
+        "target": campaign.target,
+        "file": str(campaign.file.path),
+        "gate": {"command": gate.words, "own": gate.own, "seconds": campaign.plain_seconds},
+        "possible": campaign.possible,
+        "chosen": len(campaign.chosen),
+        "planted": len(campaign.outcomes),
+        **{verdict: len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
+        "mutants": mutants,
+        "reproduce": repro_command,
+        "seconds": round(campaign.seconds, 3),
+    }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS, Option, flags, parse, refuse_unknown_family, word_of
+from ..inputs.options import OPTIONS, Option, parse, refuse_unknown_family, word_of
 from ..model.failures import UsageFailure, did_you_mean
 from .suite.plan import PlannedCheck
 
@@ -69,20 +69,8 @@ class Settings:
     def timeout(self, given: float | None) -> float | None:
         return self.limit if given is None else seconds(given)
 
-    def line(self, given: Collection[str], *, has_targets: bool) -> str:
-        """What the table says besides these options of the command line; "" where that is nothing."""
-        left = merged(dict.fromkeys(given), {**self.top.options, "timeout": self.limit})
-        words = flags({name: left[name] for name in left if name not in given})
-        if has_targets and (self.top.targets or self.cases):
-            words.insert(0, "its targets")
-        return f"[tool.gradprobe] of {self.place}: {' '.join(words)}" if words else ""
-
     def configured(self) -> list[PlannedCheck]:
-        """Every configured target on every configured case, else the default one; target by target, in one process.
-
-        Raises:
-            UsageFailure: a case has no target.
-        """
+        """Every configured target on every configured case, else the default one, target by target. UsageFailure."""
         top, plan = self.top, list[PlannedCheck]()
         for name, case in (self.cases or {"": Scope()}).items():
             targets = case.targets or top.targets
@@ -94,7 +82,7 @@ class Settings:
             for target in targets:
                 request = CheckRequest(target, *own, merged(case.options, top.options))
                 plan.append(PlannedCheck(f"{target} {name}".rstrip(), request))
-        order = [*top.targets, *(check.request.target for check in plan)]
+        order = [check.request.target for check in plan]
         return sorted(plan, key=lambda check: order.index(check.request.target))
 
 

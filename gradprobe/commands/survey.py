@@ -43,15 +43,15 @@ _THOROUGH = (CONTIGUOUS, "distinct", "distinct-unit", HUGE)
 _FAST = ("blhd", "distinct")
 # Elements of one tensor that an offset of 32 bits still reaches.
 _NARROW = 2**31
-# How programs lay tensors, by layout. Those that save O are tried where the target takes it.
-_SAVED = "O saved"
+# How programs lay tensors, by layout. The last save O, and are tried where the target takes it.
+_OF_O = 2
 _PROGRAMS = {
     "packed qkv, dO a [B, L, H, D] view": {"packed": "q k v dq dk dv", "blhd": "do o"},
     "packed kv, q and dO [B, L, H, D] views": {"packed": "k v dk dv", "blhd": "q do o dq"},
     "out.sum() of [B, L, H, D] views": {"blhd": "q k v o", EXPANDED: "do"},
     "[B, L, H, D] views, dO contiguous": {"blhd": "q k v o"},
-    f"{_SAVED} as a [B, L, H, D] view, dO contiguous": {"blhd": "o"},
-    f"{_SAVED} contiguous, dO a [B, L, H, D] view": {"blhd": "do"},
+    "O saved as a [B, L, H, D] view, dO contiguous": {"blhd": "o"},
+    "O saved contiguous, dO a [B, L, H, D] view": {"blhd": "do"},
 }
 
 
@@ -78,14 +78,6 @@ class LayoutTrial:
         kind = TOGETHER if row == "all" else ALONE
         return SurveyedLayout(kind=kind, row=row, layout=layout, thorough=self.thorough)
 
-    @property
-    def is_huge(self) -> bool:
-        return self.tried.layout == HUGE
-
-    def scaled(self) -> LayoutTrial:
-        """The same strides within 2^31 elements."""
-        return replace(self, assigned=tuple((tensor, SCALED) for tensor, _ in self.assigned))
-
 
 def trials_of(
     shapes: Mapping[str, tuple[int, ...]], *, fast: bool, strict: bool = False
@@ -98,7 +90,9 @@ def trials_of(
     """
     is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
     trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS]
-    trials += _programs(shapes)
+    for title, laid in _PROGRAMS.items() if "o" in shapes else [*_PROGRAMS.items()][:-_OF_O]:
+        pairs = ((name, layout) for layout, names in laid.items() for name in names.split())
+        trials.append(LayoutTrial(tuple(pair for pair in pairs if pair[0] in shapes), title))
     for name, shape in shapes.items():
         for layout in LAYOUTS[1:] if not fast else _FAST if name == "do" else ():
             if _moves(name, shape, layout):
@@ -117,13 +111,6 @@ def _moves(name: str, shape: tuple[int, ...], layout: str) -> bool:
     least = {"packed": 4, "blhd": 2, "distinct-unit": 2, HUGE: 2}.get(layout, 0)
     is_stuck = layout == EXPANDED and name in NEVER_EXPANDED
     return max(shape) > 1 and len(shape) >= least and not is_stuck
-
-
-def _programs(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[LayoutTrial]:
-    for title, laid in _PROGRAMS.items():
-        if "o" in shapes or not title.startswith(_SAVED):
-            pairs = ((name, layout) for layout, names in laid.items() for name in names.split())
-            yield LayoutTrial(tuple(pair for pair in pairs if pair[0] in shapes), title)
 
 
 def planned(first: CheckOutcome, trial: LayoutTrial) -> PlannedTry:
@@ -145,15 +132,14 @@ def is_failing(run: Run) -> bool:
 
 def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
     """The run of a trial, with how much it counts where it fails; `is_right`: whether it matches once it is scaled."""
-    run, tried = structs.replace(run, layout=trial.title), trial.tried
+    run = structs.replace(run, layout=trial.title, tried=trial.tried)
     if not is_failing(run):
-        return structs.replace(run, tried=tried, memory=())
-    severity = trial.severity if is_right else ERROR
-    found = []
+        return structs.replace(run, memory=())
+    severity, found = trial.severity if is_right else ERROR, []
     for finding in run.memory:
         weight = severity if is_right else finding.severity
         found.append(replace(finding, severity=weight, layout=trial.title))
-    tried = structs.replace(tried, hazard=HUGE if is_right else "")
+    tried = structs.replace(trial.tried, hazard=HUGE if is_right else "")
     return structs.replace(run, tried=tried, severity=severity, memory=tuple(found))
 
 
@@ -201,8 +187,10 @@ class Survey:
         """Those of the trials that fail with offsets beyond 2^31, scaled."""
         assert self.first is not None
         for trial in trials:
-            if trial.is_huge and is_failing(self.run(trial)):
-                yield replace(planned(self.first, trial.scaled()), title=trial.title + _SCALED)
+            if trial.tried.layout == HUGE and is_failing(self.run(trial)):
+                assigned = tuple((tensor, SCALED) for tensor, _ in trial.assigned)
+                scaled = planned(self.first, replace(trial, assigned=assigned))
+                yield replace(scaled, title=trial.title + _SCALED)
 
     def _tried(self, checks: list[PlannedTry]) -> Steps:
         for at in range(len(checks)):
@@ -238,10 +226,14 @@ class Survey:
         runs = self.runs
         counted = [run for run in runs if run.severity != WARNING]
         firsts = [run.first_mismatch for run in counted if run.first_mismatch]
+        verdict = FAILED if any(run.verdict == FAILED for run in counted) else MATCH
+        # One that ended its process is wrong where it is known what its kernels did to memory.
+        if any(run.verdict == MISMATCH or (run.severity and run.memory) for run in counted):
+            verdict = MISMATCH
         return structs.replace(
             self.first.report,
             title="",
-            verdict=_verdict(counted),
+            verdict=verdict,
             runs=tuple(runs),
             first_mismatch=firsts[0] if firsts else None,
             compared=add_counts(run.compared for run in runs),
@@ -252,13 +244,6 @@ class Survey:
             diagnoses=(),
             known=(),
         )
-
-
-def _verdict(counted: list[Run]) -> str:
-    # One that ended its process is wrong where it is known what its kernels did to memory.
-    if any(run.verdict == MISMATCH or (run.severity and run.memory) for run in counted):
-        return MISMATCH
-    return FAILED if any(run.verdict == FAILED for run in counted) else MATCH
 
 
 def survey(
@@ -304,10 +289,9 @@ def _explained(found: Survey, report: Report, setting: Setting, given: frozenset
     limit = None if setting.timeout is None else setting.timeout * len(report.runs)
     how = replace(setting, checker=FACTORY, timeout=limit)
     request = planned(found.first, trial).request
-    options = dict(request.options)
+    asked = dict(request.options)
     if "recover" not in given:
-        del options["recover"]
-    (outcome,) = check_each([PlannedCheck(trial.title, replace(request, options=options))], how)
-    return structs.replace(
-        report, diagnoses=outcome.report.diagnoses, known=outcome.report.known
-    )
+        del asked["recover"]
+    (outcome,) = check_each([PlannedCheck(trial.title, replace(request, options=asked))], how)
+    causes = {"diagnoses": outcome.report.diagnoses, "known": outcome.report.known}
+    return structs.replace(report, **causes)

@@ -38,7 +38,7 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     elif "triton" in sys.modules and not interpreting():
         raise UsageFailure(
             "Triton was imported before gradprobe could choose its interpreter",
-            "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
+            "set TRITON_INTERPRET=1 in the environment",
         )
     else:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `check_backward`, the marker `gradprobe`, and the setting `gradprobe_interpret`.
+"""The pytest plugin: the fixture `check_backward`, and the marker `gradprobe`.
 
     def test_my_backward(check_backward):
         check_backward(my_backward, heads=4, causal=True)
@@ -8,15 +8,13 @@
 
 The fixture takes the arguments of `assert_backward_matches`; markers of the test, its class and its module give those
 that the call leaves out. A marked test without the fixture is checked before its body runs; one that has the fixture
-and never calls it fails. Target, verdict, layouts and first mismatch become properties in pytest's JUnit XML.
+and never calls it fails.
 
-Triton decides at its import whether it interprets: `gradprobe_interpret = true` sets TRITON_INTERPRET=1 before test
-files are imported, where there is no driver. Neither gradprobe's other modules nor torch are imported before a check.
+Neither gradprobe's other modules nor torch are imported before a check.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -25,31 +23,13 @@ import pytest
 if TYPE_CHECKING:
     from ..api.shown_report import ShownReport
 
-MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
+MARKER, FIXTURE = "gradprobe", "check_backward"
 _CHECKED = pytest.StashKey[bool]()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    words = "without a CUDA driver, set TRITON_INTERPRET=1 before tests are imported (gradprobe)"
-    parser.addini(SETTING, words, type="bool", default=False)
-
-
-@pytest.hookimpl(tryfirst=True)  # before any conftest.py, which may import Triton
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    if early_config.getini(SETTING):
-        from ..targets.builtin import has_driver
-
-        if not has_driver():
-            os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     words = f"{MARKER}(target, **options): check an attention backward with gradprobe, as the fixture {FIXTURE} does"
     config.addinivalue_line("markers", words)
-
-
-class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name-defined]
-    """The mismatch of a marked test: an AssertionError without a traceback, since no line of the test raised it."""
 
 
 @pytest.fixture
@@ -72,17 +52,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     __tracebackhide__ = True
     marked = item.get_closest_marker(MARKER) is not None
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
-        _fail(_report(item, None, {}))
+        report = _report(item, None, {})
+        if report.failing:
+            pytest.fail(report.text(rest=""), pytrace=False)
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
         words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
-
-
-def _fail(report: ShownReport) -> None:
-    """Raises a mismatch from a frame that is not hidden: pytest says where all are."""
-    if report.failing:
-        raise Mismatch(report.text(rest=""), pytrace=False)  # type: ignore[call-arg]
 
 
 def _report(item: pytest.Item, target: Any, options: dict[str, Any]) -> ShownReport:
@@ -101,14 +77,4 @@ def _report(item: pytest.Item, target: Any, options: dict[str, Any]) -> ShownRep
     if target is None:
         words = f"neither a call of {FIXTURE} nor a marker {MARKER} names a target"
         raise TypeError(f"nothing to check: {words}")
-    report = report_on(target, **options)
-    properties = {"target": report.name, "verdict": report.verdict}
-    properties["layouts"] = " ".join(run.layout for run in report.runs)
-    if report.failing:
-        from ..render.console import first_line
-
-        properties["first_mismatch"] = first_line(report)
-    else:  # a mismatch has its table in the failure itself
-        item.add_report_section("call", MARKER, report.text(rest=""))
-    item.user_properties += [(f"{MARKER}_{name}", value) for name, value in properties.items()]
-    return report
+    return report_on(target, **options)

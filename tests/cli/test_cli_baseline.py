@@ -17,10 +17,6 @@ FILE = Path("errors.json")
 DIFF = f"check kernel.py:right {TINY} --baseline {FILE}"
 
 
-def keep(words):
-    return run(f"check {words} --baseline {FILE}")
-
-
 @pytest.fixture(scope="module")
 def saved():
     """What is kept of kernel.py:right, once it was asked for."""
@@ -32,21 +28,14 @@ def kernel(folder, saved):
     """A target whose errors are kept: kernel.py:right."""
     shutil.copy(COARSE, folder / "kernel.py")
     if not saved:
-        kept = keep(f"kernel.py:right {TINY}")
+        kept = run(DIFF)
         assert (kept.code, kept.err) == (0, "")
-        assert kept.out.startswith(
-            "kept kernel.py:right --batch 1 --heads 2 --seqlen 40 --head-dim 24 --dtype float16 in "
-            "errors.json\n  12 errors over draws 0 to 4\n"
+        assert (
+            kept.out == f"kept kernel.py:right {TINY} in {FILE}\n  12 errors over draws 0 to 4\n"
         )
         saved.append(FILE.read_bytes())
     FILE.write_bytes(saved[0])
     return folder / "kernel.py"
-
-
-def edit(kernel, find, replace):
-    text = kernel.read_text()
-    assert text.count(find) == 1, find
-    kernel.write_text(text.replace(find, replace))
 
 
 def test_the_same_kernel_again_is_the_same_and_0(kernel):
@@ -58,9 +47,7 @@ def test_the_same_kernel_again_is_the_same_and_0(kernel):
     assert FILE.read_bytes() == before
 
 
-def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(
-    kernel,
-):
+def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(kernel):
     document = json.loads(FILE.read_text())
     entry = document["entries"][0]
     errors = entry["errors"]
@@ -90,7 +77,8 @@ def test_what_grew_or_is_gone_is_1_and_json_holds_the_table(
 
 
 def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
-    edit(kernel, '"dK": inner.mT @ wide_q * outer', '"dK": inner.mT @ wide_q * outer * 2')
+    right = '"dK": inner.mT @ wide_q * outer'
+    kernel.write_text(kernel.read_text().replace(right, f"{right} * 2"))
     ran = run(f"{DIFF} --json found.json")
     assert (ran.code, ran.out.startswith("MISMATCH")) == (1, True)
     assert [line[:37] for line in ran.first_mismatches] == [
@@ -102,7 +90,7 @@ def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
         "gradprobe.report/2",
     )
     FILE.unlink()
-    ran = keep(f"kernel.py:right {TINY}")
+    ran = run(DIFF)
     assert (ran.code, ran.out.startswith("MISMATCH")) == (1, True)
     assert ran.out.endswith("not kept: the errors of a mismatch are no baseline\n")
     assert not FILE.exists()

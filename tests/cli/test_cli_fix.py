@@ -46,19 +46,3 @@ def test_fix_shows_the_edit_and_with_apply_writes_it_and_checks_again(mine):
     assert "MATCH  mine.py:delta" in written.out
     again = run("fix")
     assert (again.code, "FIX" in again.out) == (0, False)
-
-
-@pytest.mark.nightly
-def test_an_edit_that_matches_here_alone_is_shown_and_not_written(mine):
-    """A branch that no case comes to may need the edit too, or another one."""
-    branch = "    if n_ctx > 5000:\n        do = do * 1.0\n"
-    store = "    tl.store(delta_ptr"
-    assert store in EXAMPLE
-    mine.write_text(EXAMPLE.replace(store, branch + store))
-    ran = run(f"fix {WORDS}")
-    assert ran.code == 1
-    assert "MATCHES HERE, tried" in ran.out
-    assert "not run: line" in ran.out
-    refused = run("fix --apply --yes")
-    assert (refused.code, "not certain" in refused.err) == (2, True)
-    assert mine.read_text() == EXAMPLE.replace(store, branch + store)

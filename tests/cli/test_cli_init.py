@@ -14,7 +14,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "function", "options"), CASES)
-def test_what_it_writes_matches_in_all_three_layouts_and_says_where_the_kernel_goes(
+def test_what_it_writes_matches_and_says_where_the_kernel_goes(
     family, function, options, folder
 ):
     ran = run(f"init mine.py --family {family}")
@@ -70,15 +70,3 @@ def test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said(folder):
     )
     assert 'TARGET: "soft.py:backward"\n' in (folder / WORKFLOW).read_text(encoding="utf-8")
     assert not (folder / "gradprobe_adapter.py").exists()
-
-
-def test_elsewhere_it_is_quoted_its_cache_depends_on_it_and_a_note_says_where_github_looks(
-    folder,
-):
-    ran = run("init --ci github ci/kernels.yaml")
-    note = "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
-    assert (ran.code, ran.err) == (0, note)
-    text = (folder / "ci" / "kernels.yaml").read_text()
-    assert 'cache-dependency-path: "ci/kernels.yaml"\n' in text
-    told = "wrote my kernel.py\nnext: gradprobe check 'my kernel.py:backward'\n"
-    assert run(["init", "my kernel.py"]).out == told

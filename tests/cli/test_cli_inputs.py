@@ -85,19 +85,6 @@ def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(re
     assert ran.code == 0
 
 
-def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances_and_lacks_neither(real):
-    more = {"tau": torch.tensor([-0.5, 0.5, 1.0]), "bias": torch.randn(3, 5)}
-    torch.save(tensors(**more), real / "lazy.pt")
-    report = report_of("check lazily.py:backward --inputs lazy.pt")
-    assert report["verdict"] == "match"
-    assert (report["case"]["tau"], report["case"]["bias_window"]) == ([-0.5, 0.5, 1.0], 5)
-    assert "dBias" in {found["name"] for found in report["runs"][0]["intermediates"]}
-    ran = run("check lazily.py:backward --inputs real.pt")
-    assert ran.code == 2
-    assert_message(ran, "--inputs real.pt: the lazy family needs tau", "add --tau T")
-    assert run("check lazily.py:backward --inputs real.pt --tau -0.5").code == 0
-
-
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [

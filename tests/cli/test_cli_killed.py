@@ -85,13 +85,9 @@ def killed(folder, words, after):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [
-        ("check", 2), *(pytest.param(name, 34, marks=pytest.mark.nightly) for name in COMMANDS),
-    ],
-)  # fmt: skip
-def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(
-    name, count, folder
-):
+    [("check", 2), *(pytest.param(name, 34, marks=pytest.mark.nightly) for name in COMMANDS)],
+)
+def test_what_is_killed_reads_as_right_in_no_file_and_leaves_no_process(name, count, folder):
     assert run(COMMANDS["check"]).code == 0
     assert read_as_right(folder) == set(NAMES.values())
     earlier = {file: (folder / file).read_text() for file in NAMES.values()}
@@ -112,33 +108,21 @@ def test_an_interruption_is_neither_a_match_nor_a_mismatch(folder):
             pass
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in err
+    assert (process.returncode, out, b"Traceback" in err) == (130, b"", False)
     assert err.endswith(b"gradprobe: interrupted\n  nothing was done yet\n")
     assert json.loads((folder / "out.json").read_text())["verdict"] == "incomplete"
 
 
 def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
-    found = {}
-    for name in root.COMMANDS:
-        command = root.imported(name)
-        each = getattr(command, "commands", {name: command}).values()
-        options = {
-            option for one in each for parameter in one.params for option in parameter.opts
-        }
-        found[name] = tuple(flag for flag in ALL if flag in options)
-    # What only reads comes to its end at once.
-    at_once = ("init", "show")
-    assert {name: flags for name, flags in found.items() if flags and name not in at_once} == {
-        name: tuple(flags) for name, flags in FILES.items()
-    }
+    for name in {*root.COMMANDS} - {"init", "show"}:  # which end at once
+        options = {option for row in root.imported(name).params for option in row.opts}
+        assert [flag for flag in ALL if flag in options] == list(FILES.get(name, ())), name
 
 
-def test_the_files_are_replaced_by_valid_ones_before_anything_is_imported_that_takes_long(
-    folder,
-):
+def test_files_are_replaced_before_anything_is_imported_that_takes_long(folder):
     script = f"""
 import sys
+sys.path[:0] = [{str(ROOT)!r}]
 sys.argv = ["gradprobe", *{COMMANDS["check"].split()!r}]
 sys.modules["gradprobe.cli.root"] = sys.modules["gradprobe.processes"] = None
 from gradprobe.cli import main
@@ -148,16 +132,13 @@ except ImportError:
     print(*sorted({{"typer", "torch", "typing", "dataclasses", "pathlib", "tempfile"}} & set(sys.modules)))
 """
     ran = subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n{script}"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "\n", "")
     assert read_as_right(folder) == set()
     document = json.loads((folder / "out.json").read_text())
     assert (document["verdict"], document["error"]["kind"]) == ("incomplete", "Incomplete")
     assert document["reproduce"] == f"gradprobe {COMMANDS['check']}"
-    (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "soft.py"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.commands.kernel_reading import Inquiry, render_lint
+from gradprobe.model.report import CauseLine
+from gradprobe.source.lint import LintFinding
 from tests.cli.command import run
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
@@ -52,3 +55,12 @@ def test_kernels_whose_names_tell_nothing_are_partly_read_and_the_verdict_says_s
         "PARTLY READ  no pointer advances by a stride that is called another tensor's"
     )
     assert "whose names tell no tensor: do_ptr of touch_kernel" in ran.out
+
+
+def test_many_findings_take_24_rows_and_the_rest_are_counted():
+    where = CauseLine("/f.py", 3, "do_ptr += h * stride_qh", 14, 9, "kernel", "q's head stride")
+    many = (LintFinding(where, "do", "q", "h"),) * 20
+    inquiry = Inquiry("f.py", many, ("kernel",), tuple(map(str, range(60))))
+    lines = [line.plain for line in render_lint(inquiry, 80)]
+    assert len(lines) <= 24
+    assert "  and 17 wrong strides more: --json FILE has all" in lines

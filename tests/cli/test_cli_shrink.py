@@ -54,11 +54,7 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
     assert (document["schema"], document["verdict"]) == ("gradprobe.report/2", "mismatch")
     assert (document["case"]["heads"], document["case"]["seqlen_q"]) == (2, 2)
     assert document["reproduce"] == DOUBLED
-    about = document["shrink"]
-    assert (about["from"]["heads"], about["from"]["runs"]) == (
-        3, ["contiguous", "distinct", "do=expanded"],
-    )  # fmt: skip
-    assert (about["complete"], about["test"]) == (True, ".gradprobe/test_shrunk.py")
+    assert (document["shrink"]["from"]["heads"], document["shrink"]["complete"]) == (3, True)
     ran = run(f"shrink soft.py:doubled_dq {CASE} --tries 3")
     assert ran.code == 1
     assert "  not every simpler case was tried: --tries 3 are used up" in ran.out.splitlines()
@@ -73,9 +69,7 @@ def test_a_case_that_matches_is_nothing_to_shrink():
 
 
 @pytest.mark.nightly
-def test_the_test_of_the_last_check_fails_now_and_passes_once_the_target_is_right(
-    folder, tmp_path
-):
+def test_its_test_fails_now_and_passes_once_the_target_is_right(folder, tmp_path):
     checked, ran = run(f"check soft.py:doubled_dq {NEAR}"), run("shrink")
     told = f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
     assert (ran.code, ran.err[: len(told)]) == (1, told)

@@ -33,9 +33,7 @@ def test_a_match_says_in_how_many_layouts(tmp_path):
     assert lines[-1].startswith("  again: gradprobe strides ")
 
 
-def test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tensors(
-    wrong,
-):
+def test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tensors(wrong):
     ran, _ = wrong
     assert (ran.code, "\x1b" in ran.out) == (1, False)
     lines = ran.out.splitlines()
@@ -68,9 +66,7 @@ def test_every_form_is_written(wrong):
     assert "::error " in ran.err
 
 
-def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(
-    tmp_path, monkeypatch
-):
+def test_each_target_that_cannot_be_surveyed_is_a_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raising.py").write_text(
         "def backward(q, k, v, do):\n    raise KeyError('a slip')\n"
@@ -81,13 +77,12 @@ def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(
     )
     ran = run(f"strides --fast {SIZE} --json all.json --junit all.xml")
     assert (ran.code, ran.out) == (3, "")
-    assert "of pyproject.toml: its targets\n" in ran.err
+    assert "of pyproject.toml is in force\n" in ran.err
     assert "target 'raising.py:backward' raised KeyError" in ran.err
     assert "there is no file nowhere.py" in ran.err
     reports = json.loads((tmp_path / "all.json").read_text())["reports"]
-    assert [(one["target"]["name"], one["verdict"], one["error"]["kind"]) for one in reports] == [
-        (names[0], "error", "TargetFailure"), (names[1], "error", "UsageFailure"),
-    ]  # fmt: skip
-    assert [one["reproduce"].split()[2] for one in reports] == names
+    assert [(one["target"]["name"], one["verdict"]) for one in reports] == [
+        (name, "error") for name in names
+    ]
     suites = ElementTree.parse(tmp_path / "all.xml").getroot().findall("testsuite")
     assert [suite.get("errors") for suite in suites] == ["1", "1"]

@@ -68,18 +68,10 @@ def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(monkeypa
 
 
 WORDS = """
-import functools
 import torch
 from soft import attention, doubled_dq
 
 def plain(q, k, v, do, *, scale):
-    return doubled_dq(q, k, v, do, scale=scale)
-
-def wrapped(function):
-    return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
-
-@wrapped
-def decorated(q, k, v, do, *, scale):
     return doubled_dq(q, k, v, do, scale=scale)
 
 class Attention(torch.autograd.Function):
@@ -96,22 +88,17 @@ class Attention(torch.autograd.Function):
 
 apply = Attention.apply
 
-class Scaled:
-    def __call__(self, q, k, v, do, *, scale):
-        return plain(q, k, v, do, scale=scale)
-
 def made():
     def inside(q, k, v, do, *, scale):
         return plain(q, k, v, do, scale=scale)
     return inside
 
-kept = [Scaled(), made()]
+kept = [made()]
 """
 # What stands for a function, and its name in the report; at last the word that finds it, where there is one.
 FORMS = [
-    ("decorated", "decorated", "words.py:decorated"),
     ("apply", "Attention.forward", "words.py:apply"),
-    ("kept[0]", "Scaled.__call__", ""), ("kept[1]", "made.<locals>.inside", ""),
+    ("kept[0]", "made.<locals>.inside", ""),
 ]  # fmt: skip
 
 
@@ -127,9 +114,7 @@ def words(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("of", "name", "word"), FORMS)
-def test_every_form_of_a_function_is_checked_under_its_name_and_told_by_its_word(
-    words, of, name, word
-):
+def test_a_function_is_checked_under_its_name_and_told_by_its_word(words, of, name, word):
     function, options = eval(of, vars(words)), {"runs": "contiguous", "recover": False}
     report = report_on(function, **OF_SMALL, **options)
     table, checked = report.text(), report.target
@@ -155,9 +140,7 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_told_by_its_word
      {"cu_seqlens_q": (0, 7, 20), "runs": ((), (("q", "blhd"), ("do", "blhd")))}),
     ({"layout": {"all": "offset"}}, "--layout all=offset", {"layouts": (("all", "offset"),)}),
 ])  # fmt: skip
-def test_options_are_python_values_and_the_line_that_repeats_them_their_words(
-    options, words, resolved
-):
+def test_options_are_python_values_and_their_words_repeat_them(options, words, resolved):
     report = assert_backward_matches("sdpa-math", **{**OF_SMALL, **options})
     assert {name: getattr(report.case, name) for name in resolved} == resolved
     prefix = f"gradprobe check sdpa-math {SMALL} "
@@ -187,9 +170,7 @@ def test_an_option_that_is_none_or_of_another_type_is_a_type_error(target, optio
     (refusing, {"layout": "do=blhd"}, TargetFailure, ["refused every layout", "not today", ": nothing was compared"]),
     (lambda q, k, v: pytest.skip("not today"), {}, TargetFailure, ["raised Skipped (contiguous): not today"]),
 ])  # fmt: skip
-def test_what_keeps_a_verdict_from_being_reached_is_no_assertion_error(
-    target, options, kind, pieces
-):
+def test_what_keeps_from_a_verdict_is_no_assertion_error(target, options, kind, pieces):
     with pytest.raises(kind) as caught:
         assert_backward_matches(target, **{**OF_SMALL, **options})
     assert not isinstance(caught.value, AssertionError)

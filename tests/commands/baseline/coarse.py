@@ -11,12 +11,11 @@ def cut(tensor: Tensor, bits: int) -> Tensor:
     return (tensor.contiguous().view(torch.int32) & -(1 << bits)).view(torch.float32)
 
 
-def backward(q, k, v, do, *, scale, ds_twice=False, dq_twice=False, bits_of_k=0):
+def backward(q, k, v, do, *, scale, ds_twice=False, bits_of_k=0):
     """O, dQ, dK and dV in q's dtype; P and dS are rounded to it before their products.
 
     Args:
         ds_twice: dS is rounded before it is scaled, and after.
-        dq_twice: dQ is rounded before it is scaled, and after.
         bits_of_k: how many bits k loses before the scores.
     """
 
@@ -32,7 +31,7 @@ def backward(q, k, v, do, *, scale, ds_twice=False, dq_twice=False, bits_of_k=0)
     ds = rounded(p * (wide_do @ wide_v.mT - delta))
     inner, outer = (rounded(ds * scale), 1.0) if ds_twice else (ds, scale)
     dq = inner @ wide_k
-    results = {"O": o, "dQ": (rounded(dq) if dq_twice else dq) * outer}
+    results = {"O": o, "dQ": dq * outer}
     results |= {"dK": inner.mT @ wide_q * outer, "dV": rounded(p).mT @ wide_do}
     return {name: value.to(q.dtype) for name, value in results.items()}
 
@@ -43,10 +42,6 @@ def right(q, k, v, do, *, scale):
 
 def ds_twice(q, k, v, do, *, scale):
     return backward(q, k, v, do, scale=scale, ds_twice=True)
-
-
-def dq_twice(q, k, v, do, *, scale):
-    return backward(q, k, v, do, scale=scale, dq_twice=True)
 
 
 def k_without_3_bits(q, k, v, do, *, scale):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.baseline import Changes, Entry, measure
+from gradprobe.commands.baseline import Entry, failures, growths, measure
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.run_check import run_check
 from tests.sampling import sampled
@@ -26,30 +26,17 @@ def right():
     return {dtype: measured("right", dtype=dtype) for dtype in ("float32", "float16")}
 
 
-@pytest.mark.nightly
-def test_the_figures_are_those_of_every_run_and_draw(right):
-    entry = right["float32"]
-    assert list(entry.errors) == ["contiguous", "distinct", "do=expanded"]
-    assert list(entry.errors["distinct"]) == ["O", "dQ", "dK", "dV"]
-    assert entry.ran == "torch on cpu"
-    for figures in entry.errors["distinct"].values():
-        pairs = list(zip(figures["rms"], figures["worst"], strict=True))
-        assert len(set(pairs)) == 5, "each draw has errors of its own"
-        assert all(0 < rms < worst <= 1 for rms, worst in pairs)
-
-
 ROUNDED = [
     ("float16", "ds_twice", {"dQ", "dK"}),
-    ("float16", "dq_twice", {"dQ"}),
     ("float32", "k_without_3_bits", {"O", "dQ", "dK", "dV"}),
 ]
 
 
-@sampled("dtype, function, grown", ROUNDED, push=[ROUNDED[0], ROUNDED[2]])
+@pytest.mark.parametrize(("dtype", "function", "grown"), ROUNDED)
 def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function, grown, right):
     after = measured(function, dtype=dtype)
     assert isinstance(after, Entry), "all of it is within budget"
-    found = Changes(right[dtype], after).growths
+    found = growths(right[dtype], after)
     assert {row["intermediate"] for row in found if row["grown"]} == grown
 
 
@@ -65,7 +52,7 @@ def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_
 def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     firsts = range(0, 40, 5)
     sets = [measured("sdpa-math", range(at, at + 5), **SMALL, **options) for at in firsts]
-    assert not any(Changes(before, after).failing for before, after in permutations(sets, 2))
+    assert not any(failures(before, after) for before, after in permutations(sets, 2))
 
 
 def test_the_rms_is_that_of_the_elements_themselves():

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.campaign import Campaign, Gate
-from gradprobe.commands.mutants import mutants_of, read_file
+from gradprobe.commands.mutants import Campaign, Gate, mutants_of, read_file
 from gradprobe.inputs import history
 from gradprobe.model.failures import TargetFailure, UsageFailure
 
@@ -62,9 +61,7 @@ def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
         (None, UsageFailure, "cannot be started"),
     ],
 )  # fmt: skip
-def test_a_gate_that_fails_never_imports_the_file_or_is_not_there_is_refused(
-    file, gate, failure, words
-):
+def test_a_gate_that_cannot_tell_is_refused(file, gate, failure, words):
     command = shlex.join([sys.executable, *gate]) if gate else "no-such-command"
     with pytest.raises(failure, match=words):
         made(file, Gate.of(command))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.commands.campaign import Gate
+from gradprobe.commands.mutants import Gate
 from gradprobe.model.failures import UsageFailure
 
 
@@ -29,15 +29,8 @@ OWN, OTHER = Gate.of("gradprobe check lazy"), Gate.of("pytest -q")
         (OTHER, "one\ntwo\n\n", "two"), (OTHER, "", ""),
     ],
 )  # fmt: skip
-def test_a_gate_is_told_by_its_first_mismatch_failure_or_error_else_by_its_last_line(
-    gate, said, telling
-):
+def test_a_gate_is_told_by_the_line_that_says_most(gate, said, telling):
     assert gate.telling(said) == telling
-
-
-def test_a_command_keeps_its_quoted_words():
-    words = "pytest -k 'a or b'"
-    assert Gate.of(words) == Gate(("pytest", "-k", "a or b"), words, own=False)
 
 
 @pytest.mark.parametrize("words", ["", "pytest 'x"])

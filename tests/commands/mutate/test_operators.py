@@ -5,7 +5,6 @@ import ast
 import pytest
 
 from gradprobe.commands.mutants import CLASSES, mutants_of, read_file
-from gradprobe.model.failures import TargetFailure, UsageFailure
 from tests.planted.planting import KERNELS
 
 HEAD = """import triton
@@ -63,11 +62,6 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone_and_e
         ("p = do_ptr + h * stride_doh", [
             ("another-stride", "p = do_ptr + h * stride_qh"), ("term-dropped", "p = do_ptr"),
         ]),
-        ("p = f(q_ptr, stride_qm, stride_qh)", [
-            ("another-stride", "p = f(q_ptr, stride_dom, stride_qh)"),
-            ("another-stride", "p = f(q_ptr, stride_qm, stride_doh)"),
-            ("own-strides-swapped", "p = f(q_ptr, stride_qh, stride_qm)"),
-        ]),
         ("b, m = h // n_heads, h // BLOCK_N", [
             ("divisions-mixed-up", "b, m = h % n_heads, h // BLOCK_N"),
             ("blocks-mixed-up", "b, m = h // n_heads, h // BLOCK_M"),
@@ -79,14 +73,12 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone_and_e
             ("bound-off-by-one", "seen = (offs_m >= h) & (offs_m <= window)"),
             ("operand-dropped", "seen = offs_m < window"), ("operand-dropped", "seen = offs_m >= h"),
         ]),
-        ("x = tl.where(x > 0.0, x, y)", []),
         ("x = tl.where(m == float('-inf'), 0.0, m)", [("guard-dropped", "x = m")]),
         ("x = tl.where(seen, f(x), float('-inf'))", [("guard-dropped", "x = f(x)")]),
         ("x = tl.load(x_ptr, mask=seen, other=0.0)", [
             ("mask-dropped", "x = tl.load(x_ptr, mask=None, other=None)"),
             ("padding-changed", "x = tl.load(x_ptr, mask=seen, other=1.0)"),
         ]),
-        ("tl.store(x_ptr, x, mask=seen)", [("mask-dropped", "tl.store(x_ptr, x, mask=None)")]),
         ("for m in range(h * 2, n_ctx + 1, BLOCK_N): pass", [
             ("range-cut", "for m in range(h * 2 + BLOCK_N, n_ctx + 1, BLOCK_N): pass"),
             ("range-cut", "for m in range(h * 2, (n_ctx + 1) // BLOCK_N * BLOCK_N, BLOCK_N): pass"),
@@ -146,21 +138,3 @@ def attention(q): return Attention.apply(q)
     ):
         found = mutants_of(of_text(tmp_path, text, function))
         assert {mutant.function for mutant in found} == kernels
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "failure", "words"),
-    [
-        ("kernels.cu", "", UsageFailure, "not yet in CUDA C"),
-        ("plain.py", "def f(q): pass\n", UsageFailure, "holds no Triton kernel"),
-        ("broken.py", "def f(:\n", TargetFailure, "is not Python"),
-        ("none.py", None, UsageFailure, "cannot be read: No such file"),
-    ],
-)
-def test_a_file_without_triton_kernels_is_refused_with_a_reason(
-    tmp_path, name, text, failure, words
-):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(failure, match=words):
-        read_file(tmp_path / name, None)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.campaign import Shadow
+from gradprobe.commands.mutants import Shadow
 
 PLAIN, MUTATED = "VALUE = 1\n", "VALUE = 2\n"
 BY_FILE = (
@@ -63,11 +63,3 @@ def test_the_module_keeps_its_file_and_package_and_sources_are_those_of_the_copy
     shadow.copy.write_text("from . import __name__ as package\nVALUE = 2\ndef f(): return 22\n")
     program = "import inspect, package.kernels as k; print(k.__file__, k.package, inspect.getsource(k.f).split()[-1])"
     assert said(shadow, program) == f"{shadow.file} package 22"
-
-
-def test_another_sitecustomize_still_runs_and_the_path_holds_no_folder_of_gradprobe(shadow):
-    folder = shadow.file.parents[1] / "site"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text("print('theirs')\n")
-    program = "import sys; print([entry for entry in sys.path if 'mutate' in entry])"
-    assert said(shadow, program, PYTHONPATH=str(folder)) == "theirs\n[]"

@@ -29,9 +29,7 @@ def tried(folder, kernel, find, replace, *titles):
     return [bench.run(trials[title]) for title in titles], line
 
 
-def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradient_is_right(
-    tmp_path,
-):
+def test_a_write_behind_the_keys_of_dv_is_named_with_its_line(tmp_path):
     edit = STORE_DV.replace("n_ctx", "n_ctx + 32")
     (result, once), line = tried(tmp_path, DKDV, STORE_DV, edit, "distinct", "do=blhd")
     assert (result.verdict, once.tried.thorough) == ("mismatch", False)

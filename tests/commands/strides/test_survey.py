@@ -37,9 +37,7 @@ def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_
 
 
 @pytest.mark.nightly
-def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(
-    tmp_path,
-):
+def test_a_crash_and_a_hang_are_errors_in_their_layouts_alone(tmp_path):
     word = write(tmp_path, "crash_in_one_layout_and_hang_in_another")
     report = surveyed(word, timeout=3)[-1]
     assert (report.verdict, code_of_report(report)) == ("error", 3)
