@@ -79,7 +79,9 @@ def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setti
         return check_one(replace(planned, against=beside), forms, setting)
 
 
-def tell_report(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:
+def tell_report(
+    report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = ""
+) -> int:
     """Shows a check that was made, and writes its forms; the exit code. `rest` is another command that shows all."""
     said = say(report, tracebacks)
     forms.show(report, rest)

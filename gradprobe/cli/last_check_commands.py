@@ -146,7 +146,7 @@ def shrink(
 
 def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
     """Searches, writes the test and shows what came of it; the exit code."""
-    from ..commands.shrink.shrinking import document_of, rendered
+    from ..commands.shrink.shrinking import document_of, pytest_source, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
 
     def show_step(case: WordedCase, change: str, count: int) -> None:
@@ -156,24 +156,19 @@ def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | N
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, document(repro_command))
 
-    result = shrunken(request, most=most, setting=how, told=show_step)
-    written = None if result.last is None else _written(result.request, result.last)
+    result, written = shrunken(request, most=most, setting=how, told=show_step), None
+    if result.last is not None:
+        try:
+            make_folder()
+            text = pytest_source(result.request, first_line(result.last), _TEST)
+            replace_file(_TEST, text)
+        except OSError as error:
+            raise UsageFailure(f"{_TEST} cannot be written, {error.strerror}") from error
+        written = str(_TEST)
     dump(json_file, document_of(result, written))
     if json_file != "-":
         show_lines(list(rendered(result, written, width())))
     return result.exit_code
-
-
-def _written(request: CheckRequest, report: Report) -> str:
-    """Writes the test of a shrunken case; its file. UsageFailure."""
-    from ..commands.shrink.shrinking import pytest_source
-
-    try:
-        make_folder()
-        replace_file(_TEST, pytest_source(request, first_line(report), _TEST))
-    except OSError as error:
-        raise UsageFailure(f"{_TEST} cannot be written, {error.strerror}") from error
-    return str(_TEST)
 
 
 _AT = "The head to show (default: the first wrong one)"
@@ -232,7 +227,11 @@ def show(
     Of two reports it says what changed, in JSON too, and exits with 1 where something is worse: a
     verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
     """
-    reports = _last() if file is None else read_reports(file)
+    kept = last.last_report() if file is None else None
+    if file is None and kept is None:
+        words = "show: no check was made in this folder"
+        raise UsageFailure(words, "name a FILE, or run gradprobe check")
+    reports = Reports(reports=(kept,), origin=kept.origin) if kept else read_reports(file or "")
     try:
         if newer is not None:
             return _show_changes(reports, read_reports(newer), call.forms)
@@ -263,14 +262,6 @@ def _show_changes(before: Reports, after: Reports, forms: Forms) -> int:
         show_lines(comparison.render_comparison(changes, width()))
     dump(forms.json, comparison.comparison_as_json(changes))
     return int(comparison.verdict_of(changes) == comparison.WORSE)
-
-
-def _last() -> Reports:
-    report = last.last_report()
-    if report is None:
-        words = "show: no check was made in this folder"
-        raise UsageFailure(words, "name a FILE, or run gradprobe check")
-    return Reports(reports=(report,), origin=report.origin)
 
 
 def _print(several: Reports, call: Call) -> None:

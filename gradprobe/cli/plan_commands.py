@@ -202,7 +202,13 @@ def mutate(
     from ..commands.mutants import Campaign, Gate, file_of, mutants_of, read_file, sampled
 
     request = call.request
-    gate = Gate.of(_gate(request, check))
+    if check is None and request.target.endswith(".py"):
+        words = f"target {request.target!r} names no function for gradprobe to check"
+        raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
+    for name in sorted(request.options.keys() - {"seed", "device"}) if check is not None else ():
+        words = f"{flag_of(name)}: a case of gradprobe check, and --check names another gate"
+        raise UsageFailure(words, f"drop {flag_of(name)}")
+    gate = Gate.of(request.command() if check is None else check)
     at_a_time = count_of_workers(workers, unless_gpu=True)
     limit = None if timeout is None else seconds(timeout)
     source = read_file(*file_of(request, file))
@@ -233,14 +239,3 @@ def _run(campaign: Campaign, call: Call) -> int:
     lines = list(render_campaign(campaign, width()))
     show_document(json_file, campaign_as_json(campaign, call.line), lines)
     return campaign.exit_code
-
-
-def _gate(request: CheckRequest, check: str | None) -> str:
-    """The command of the gate, as a person types it."""
-    if check is None and request.target.endswith(".py"):
-        words = f"target {request.target!r} names no function for gradprobe to check"
-        raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
-    for name in sorted(request.options.keys() - {"seed", "device"}) if check is not None else ():
-        words = f"{flag_of(name)}: a case of gradprobe check, and --check names another gate"
-        raise UsageFailure(words, f"drop {flag_of(name)}")
-    return request.command() if check is None else check
