@@ -40,7 +40,7 @@ from ..source.syntax import Edit, edited
 from .suite.plan import DESCRIBER, TargetSignature
 
 CLASSES = ("S1", "S3", "I64", "M1", "M2", "M3", "N1", "N2", "A", "ACC", "RACE", "PREC")
-"""The classes of faults that are planted; `gradprobe explain S1` says what one is."""
+"""The classes of faults that are planted; docs/explain.md says what each is."""
 
 
 @dataclass(frozen=True)
