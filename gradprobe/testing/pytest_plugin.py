@@ -54,11 +54,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
         report = _report(item, None, {})
         if report.failing:
-            pytest.fail(report.text(rest=""), pytrace=False)
+            _fail(report.text(rest=""))
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
         words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
+
+
+def _fail(words: str) -> None:
+    """Fails without a traceback, from a frame that is not hidden: pytest says where all are."""
+    raise pytest.fail.Exception(words, pytrace=False)
 
 
 def _report(item: pytest.Item, target: Any, options: dict[str, Any]) -> ShownReport:
