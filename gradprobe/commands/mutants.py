@@ -343,11 +343,11 @@ def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
     yield Text()
     if survivors:
         yield Text("  survived: the gate has a gap, or the edit changes no result", "dim")
-    for one in survivors:
-        words = f"  {one.fault_class}  {one.name} in {one.function}"
-        yield Text.assemble("  ", (f"{campaign.file.path.name}:{one.line}", "bold"), words)
-        yield Text(f"    - {one.before}", "red")
-        yield Text(f"    + {one.after}", "green")
+    for mutant in survivors:
+        words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}"
+        yield Text.assemble("  ", (f"{campaign.file.path.name}:{mutant.line}", "bold"), words)
+        yield Text(f"    - {mutant.before}", "red")
+        yield Text(f"    + {mutant.after}", "green")
     faults = (
         f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
     )

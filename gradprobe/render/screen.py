@@ -44,9 +44,9 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     on = on or terminal()
     if report.close_up is not None:
         return _close_up(report, on)
-    if on.details and report.measured or report.audit is not None:
-        return lines_in(all_of(report, on.columns), on.columns)
     is_failed = report.verdict == FAILED or not report.measured
+    if on.details and not is_failed or report.audit is not None:
+        return lines_in(all_of(report, on.columns), on.columns)
     return _failed(report, on) if is_failed else _check(report, on)
 
 
