@@ -57,7 +57,7 @@ SUITE = {
         "test_a_mismatch_has_the_verdict_first_then_the_place_the_cause_and_the_tensors",
     ),
     "CUDA on the CPU": (
-        "tests/cli/test_cli_cuda.py::test_a_right_kernel_matches_and_the_report_names_its_file_and_backend",
+        "tests/cli/test_cli_cuda.py::test_a_race_that_the_cpu_computes_rightly_is_the_first_mismatch_without_a_number",
         "tests/cli/test_cli_cuda.py::test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines",
         "tests/cuda/test_memory.py::test_a_fault_is_told_once_with_its_kind_place_and_lines",
         "tests/cuda/test_memory.py::test_a_right_matmul_and_right_reductions_have_no_finding",

@@ -119,13 +119,16 @@ def _files(folder: Path) -> list[Path]:
 def _table_of(file: Path) -> Mapping[str, Any] | None:
     """The table of one pyproject.toml; None where it has none."""
     try:
-        text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        raw = file.read_bytes() if file.is_file() else b""
     except OSError as error:
         what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
         way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
         raise UsageFailure(what, way_out) from None
-    if "gradprobe" not in text:  # most files, read by no parser
+    if b"gradprobe" not in raw.replace(b"\0", b""):  # most files, read by no parser
         return None
+    if b"\0" in raw:
+        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
+    text = raw.decode(errors="replace")
     try:
         import tomllib
     except ImportError:  # Python 3.10
@@ -135,7 +138,8 @@ def _table_of(file: Path) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError) as error:
         if "tool.gradprobe" not in text:
             return None
-        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise UsageFailure(f"{file} is not valid TOML: {why}") from None
     table = tools.get("gradprobe") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")

@@ -235,6 +235,8 @@ def read_trace(
         words += f" {row.name}"
         if not case.exists(row.name):
             raise TargetFailure(f"{words}, which does not exist in this case", "leave it out")
+        if row.name in found:
+            raise TargetFailure(f"{words} twice, once as {key!r}", "keep one of them")
         found[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in outputs.items():
         found.setdefault(title(key), tensor.detach().clone())

@@ -53,6 +53,7 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
         is_output = name in OUTPUTS and not target.is_backward
         refuse_if(is_output, f"{words}, where a backward writes, and takes no dO", way)
         way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
+        way += f" or {_OPTIONS['mask']}" if target.takes[name] in EITHER else ""
         refuse_if(offered.get(name) is None, f"{words}, which this case does not have", way)
     given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
     return {own: taken(offered[name], name, case.shapes) for name, own in given.items()}

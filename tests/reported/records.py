@@ -88,7 +88,7 @@ _CAUSES = [
 
 # Kernels of .cu files, alone or with host code: what is told of lanes, of shared memory and of strides, and where.
 _CUDA = [
-    Record("cuda_parts.py:equal_values", says="same value to shared width at equal_values.cu:5"),
+    Record("cuda_parts.py:equal_values"),
     Record("cuda_parts.py:lanes_missing --runs contiguous", 1, cause="shuffle", at="__shfl_down_sync(mask",
         says="lanes 8-23 read lanes outside the mask 0x00ffffff", unsaid="no result shows it"),
     Record("cuda_parts.py:lanes_right --runs contiguous", unsaid="lanes 8-15 read"),

@@ -135,9 +135,9 @@ def test_a_function_is_checked_under_its_name_and_told_by_its_word(words, of, na
      "--dtype float16 --window 16,0 --scale 1.0 --layout do=blhd --layout q=packed --no-recover",
      {"heads": 2, "dtype": "float16", "window": (16, 0), "softcap": None, "scale": 1.0, "recover": False,
       "layouts": (("do", "blhd"), ("q", "packed"))}),
-    ({"cu_seqlens": torch.tensor([0, 7, 20]), "runs": ["contiguous", "q=blhd,do=blhd"]},
-     "--cu-seqlens 0,7,20 --runs contiguous --runs q=blhd,do=blhd",
-     {"cu_seqlens_q": (0, 7, 20), "runs": ((), (("q", "blhd"), ("do", "blhd")))}),
+    ({"seqlens": torch.tensor([7]), "runs": ["contiguous", "q=blhd,do=blhd"]},
+     "--seqlens 7 --runs contiguous --runs q=blhd,do=blhd",
+     {"seqlens": (7,), "runs": ((), (("q", "blhd"), ("do", "blhd")))}),
     ({"layout": {"all": "offset"}}, "--layout all=offset", {"layouts": (("all", "offset"),)}),
 ])  # fmt: skip
 def test_options_are_python_values_and_their_words_repeat_them(options, words, resolved):
