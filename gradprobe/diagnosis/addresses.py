@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from operator import attrgetter, eq, itemgetter
 
@@ -12,19 +12,22 @@ import numpy as np
 from torch import Tensor
 
 from ..frontends import Launches
-from ..frontends.cuda.watch import BLOCK, WARP, RecordedAccesses
+from ..frontends.cuda.watch import BLOCK, THREAD, WARP, RecordedAccesses
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
+from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
-from ..model.intermediates import DERIVED, title
+from ..model.intermediates import DERIVED, PRODUCTS, title
+from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.run import run_target
+from ..runtime.run import Trace, run_target
 from ..source.syntax import SourceLine
 from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
+from .explainers.values import left_out
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
@@ -41,6 +44,8 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownTensor:
+    """A tensor whose axes are known."""
+
     name: str
     letters: str
     tensor: Tensor
@@ -57,6 +62,7 @@ class UnitAccess:
     """What one unit reads at one line of one tensor, or writes."""
 
     all_dims: int
+    """Of the tensor."""
     keys: set[Key] = field(default_factory=set)
     """By b, h, g, m and n."""
     dims: set[int] = field(default_factory=set)
@@ -75,6 +81,10 @@ class UnitAccess:
     @property
     def is_short(self) -> bool:
         return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
+
+    @property
+    def has_rows(self) -> bool:
+        return self.all_dims > 0 and not self.is_short
 
 
 class AccessedElements:
@@ -145,6 +155,7 @@ class AccessedElements:
         return {place.tensor for place in self.places.values() if place.is_load == is_load}
 
     def forget_stores(self, names: set[str]) -> None:
+        """As if nothing had been stored there."""
         for key, place in [*self.places.items()]:
             if place.tensor in names and not place.is_load:
                 del self.places[key]
@@ -163,14 +174,21 @@ def _distinct(rows: Array) -> list[list[int]]:
 # --- one run
 
 
-def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElements] | None:
-    """The launches in which something known meets, of another run; None where it refused."""
+@dataclass(frozen=True)
+class RecordedRun:
+    launches: tuple[AccessedElements, ...]
+    """Those in which something known meets, in order."""
+    by_thread: tuple[AccessedElements, ...]
+    """Of launches whose threads give each other copies of tensors alone, what each thread reads."""
+    roles: Roles
+
+
+def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
+    """Runs the target again in a layout and records its accesses; None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
-    known, launched = list[KnownTensor](), list[Tensor]()
-    results, copies = list[KnownTensor](), list[KnownTensor]()
-    accesses = list[RecordedAccesses]()
+    copies: list[KnownTensor] = []
 
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for (name, tensor), shape in product(tensors.items(), shapes):
@@ -178,10 +196,32 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElem
                 if letters := copied(view, inputs.tensors, roles):
                     copies.append(KnownTensor(name, letters, view, letters != "bhm"))
 
+    accesses = list[RecordedAccesses]()
     found = Launches(inputs.tensors, before=learn, accesses=accesses)
     outcome = run_target(experiment.target, case, inputs, found=found)
     if outcome.trace is None:
         return None
+    known = _known_tensors(case, inputs, accesses, outcome.trace, copies)
+    launches = [AccessedElements(launch, known, case) for launch in accesses]
+    by_thread = list[AccessedElements]()
+    for launch in accesses:
+        if launch.copies is not None and launch.together == BLOCK:
+            own = launch.records[launch.records["is_copied"] == 0]
+            records = np.concatenate([launch.copies, own])
+            alone = replace(launch, records=records, together=THREAD)
+            by_thread.append(AccessedElements(alone, known, case))
+    inputs_named = {tensor.name for tensor in known if tensor.is_input}
+    return RecordedRun(tuple(_of_attention(launches, inputs_named)), tuple(by_thread), roles)
+
+
+def _known_tensors(
+    case: Case,
+    inputs: Inputs,
+    accesses: Sequence[RecordedAccesses],
+    trace: Trace,
+    copies: Sequence[KnownTensor],
+) -> list[KnownTensor]:
+    known, launched, results = [], list[Tensor](), list[KnownTensor]()
     for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
@@ -189,13 +229,12 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElem
             known.append(KnownTensor(own, letters, tensor, name in ("q", "k", "v", "do", "o")))
     for launch in accesses:
         launched += map(itemgetter(1), launch.tensors)
-    for name, view in results_among(launched, outcome.trace):
+    for name, view in results_among(launched, trace):
         results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, False))
     for each in (*results, *copies):
         if each.home not in map(attrgetter("home"), known):
             known.append(each)
-    launches = [AccessedElements(launch, known, case) for launch in accesses]
-    return [*_of_attention(launches, {tensor.name for tensor in known if tensor.is_input})]
+    return known
 
 
 def _of_attention(
@@ -213,12 +252,12 @@ def _of_attention(
 # --- what disagrees
 
 
-def misread(launches: Iterable[AccessedElements]) -> Iterator[Suspect]:
-    """The lines that touch other elements than they should."""
+def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
+    """The lines that touch other elements than they should; else what wrong results leave out."""
     flow = Flow(lambda view: "", {})
-    for elements in launches:
+    for elements in run.launches:
         _compare(flow, elements)
-    return misread_in(flow)
+    return [*misread_in(flow)] or [*_left_out(run, wrong)]
 
 
 # In one unit q, dO, O, LSE, delta and dQ are of the same rows of the same heads, and k, v, dK and dV of the same keys
@@ -229,8 +268,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     flow.sources += places
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
-        reads = [each for place, each in here.items() if place.is_load and each.all_dims]
-        if all(each.is_short for each in reads):
+        if not any(place.is_load and here[place].has_rows for place in here):
             continue  # no copy or conversion by element reads whole rows
         nothing, by_place = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]]()
         by_tensor = defaultdict[str, set[Key]](set)
@@ -264,3 +302,60 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                     met.add(numbers[met_by])
             sides = frozenset([numbers[place]]), frozenset(met)
             flow.conflicts.append(Conflict(place.site, level[at], *sides, (own[at], other[at])))
+
+
+def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The results whose units never read a row or key that they sum over."""
+    case, valid = run.roles.case, run.roles.valid
+    # P of dropout and of lazy is 0 where keys are seen, too.
+    has_zeros = bool(case.dropout) or case.family == "lazy"
+    for name in wrong:
+        if name not in PRODUCTS or (has_zeros and name in ("dV", "O")):
+            continue
+        other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
+        by_site = dict[Site, Array]()
+        for elements in (*run.launches, *run.by_thread):
+            places = elements.places.values()
+            loads = [place for place in places if place.tensor == other and place.is_load]
+            visited, whole, reached = found = np.zeros((3, *valid.shape), bool)
+            for here in elements.units.values() if loads and elements.launch.one_of == 1 else ():
+                if not all(here[place].is_known for place in loads if place in here):
+                    continue
+                stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
+                read = _pairs(elements, here, other, is_load=True)
+                visited |= stored & read
+                whole |= stored
+                reached |= read
+            if reached.any():  # else nothing is known of where it is read
+                by_site[loads[0].site] = found | by_site.get(loads[0].site, False)
+        for site, (visited, whole, _) in by_site.items():
+            missing = valid & whole & ~visited
+            for b, h, m, n in np.argwhere(missing)[:1].tolist():
+                pairs = visited[b, h, m] if is_by_row else visited[b, h, :, n]
+                reads = np.flatnonzero(pairs).tolist()
+                lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
+                those = f"{title(other)} at {others} {in_words(spans(reads), 4)}"
+                those = those if reads else f"nothing of {title(other)}"
+                reason = f"{left_out(missing)}; what is stored for {lane} reads {those}"
+                yield Suspect("pairs", name, site, site.lines[:1], reason)
+
+
+def _pairs(
+    elements: AccessedElements,
+    here: Mapping[AccessLine, UnitAccess],
+    tensor: str,
+    *,
+    is_load: bool,
+) -> Array:
+    """[B, H, M, N] bool: the pairs of what one unit reads, or writes, of a tensor."""
+    case = elements.case
+    by_head = np.zeros((case.batch, case.heads, case.seqlen_q, case.seqlen_k), bool)
+    by_group = by_head.reshape(case.batch, case.kv_heads, -1, case.seqlen_q, case.seqlen_k)
+    nothing = {(OUTSIDE,) * 3}
+    for place, touched in here.items():
+        if (place.tensor, place.is_load) == (tensor, is_load):
+            for b, h, m in touched.at("bhm") - nothing:
+                by_head[b, h, m] = True
+            for b, g, n in touched.at("bgn") - nothing:
+                by_group[b, g, ..., n] = True
+    return by_head

@@ -34,7 +34,7 @@ def seen_in_dataflow(
 
             visited = addresses.visited_run(experiment, run.assigned)
             if visited is not None:
-                found = gathered("dataflow/cuda", addresses.misread, visited)
+                found = gathered("dataflow/cuda", addresses.misread, visited, wrong)
                 watched = DataflowEvidence(tuple(diagnoses_of(found, family)))
         elif (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +27,7 @@ from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
 from ..runtime.run import run_target
 from ..source.kernel_file import python_file
-from ..targets.bind import statements_of
+from ..targets.bind import intermediate_named, statements_of
 from ..targets.find import Target
 
 # Scores of a case up to which what its expressions hold is copied.
@@ -35,7 +38,10 @@ _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE, _NEAR = 3e-2, 1e-3
 # What is lower stands for minus infinity in scores; fewer numbers than these may be anything.
 _HIDDEN, _FEWEST = -1e4, 4
-_NAMES = ("S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "O", "dQ", "dK", "dV")
+_INPUTS = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme"}
+_RESULTS = {"O": "bhme", "dQ": "bhmd", "dK": "bhnd", "dV": "bhne"}
+_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
+_AXES |= {"LSE": "bhm", "delta": "bhm"} | _RESULTS
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
@@ -47,11 +53,8 @@ def with_python_lines(
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
     """The diagnoses with their lines; where there is none, whether it computes in few bits."""
-    causes, case = causes_among(found), experiment.case
-    is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
-    is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q)
-    is_followed = is_small and is_plain and (case.device, case.dtype) == ("cpu", "float32")
-    if not is_followed or (causes and not named):
+    causes = causes_among(found)
+    if not _is_followed(experiment) or (causes and not named):
         return [*found]
     held, placed = _events(experiment, run), list[Diagnosis]()
     if not causes:
@@ -61,6 +64,14 @@ def with_python_lines(
         at = _line(of, experiment.target, held, seen) if of is not None else None
         placed.append(diagnosis if at is None else structs.replace(diagnosis, where=(at,)))
     return placed
+
+
+def _is_followed(experiment: Experiment) -> bool:
+    case = experiment.case
+    if experiment.backends or case.ranks or case.cu_seqlens_q or case.device != "cpu":
+        return False
+    is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
+    return is_small and case.dtype == "float32"
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -97,8 +108,23 @@ def _line(
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
         return _at(target, max(calls))
-    forms = _Forms(of, seen)
-    return next((event.at for event in held if forms.is_wrong(event)), None)
+    first, *_ = [*of.made, ""]
+    forms, late, maybe = _Forms(of, seen), None, list[CauseLine]()
+    for event in held:
+        name, is_due = forms.wrong(event)
+        if is_due:
+            maybe.append(event.at)  # P * dP, on the way to delta, or in the place of dS
+        elif name and (name not in _RESULTS or first in ("", *_RESULTS)):
+            return event.at
+        elif name:
+            late = event.at
+            break
+    assigned = _lines(target, lambda node: _assigned(node) == first != "")
+    # A number, and no tensor.
+    if len(assigned) == 1 and assigned[0] not in map(attrgetter("at.line"), held):
+        return _at(target, assigned[0])
+    before = [at for at in maybe if late is not None and at.line != late.line]
+    return before[-1] if before else late
 
 
 def where_it_returns(target: Target) -> CauseLine | None:
@@ -121,86 +147,128 @@ def _is_differentiated(node: Any) -> bool:
     return isinstance(call, ast.Attribute) and call.attr in ("backward", "grad")
 
 
+def _assigned(node: Any) -> str:
+    name = node.targets[0] if isinstance(node, ast.Assign) else None
+    return intermediate_named(name.id) if isinstance(name, ast.Name) else ""
+
+
 # --- forms
 
 
-class _Form(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Form:
+    name: str
+    axes: str
     values: Array
     is_wrong: bool = False
     factor: float = 0.0
     """Of what is due, where it is a multiple of that."""
-    usual: tuple[float, ...] = (1.0,)
-    """What kernels multiply it by."""
-
-    def shows(self, factor: float) -> bool:
-        """Whether that many times its values are wrong, and no usual multiple of what is due."""
-        is_wrong, is_due = (
-            any(math.isclose(of, each, rel_tol=_NEAR) for each in self.usual)
-            for of in (factor, factor * self.factor)
-        )
-        return is_wrong and not is_due
 
 
 class _Forms:
-    """What expressions may hold: due and wrong values, of all heads or of one."""
+    """What expressions may hold: due and wrong values, in any order of axes and in part."""
 
     def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
+        self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
+        """By shape, the forms that a value may be a part of, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
-        self._forms = [_Form(values.squeeze()) for values in (*due.values(), *self._steps(due))]
+        self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
+        self._forms += self._steps(due)
+        due_by_key = _subtracted(due)
         for way in _ways(of, plain, seen):
             for name, values in way.items():
-                self._add_wrong(name, values, due[name])
+                self._add_wrong(name, _finite(values), _finite(due[name]))
+            self._add_wrong("delta", _subtracted(way), due_by_key, "bhn")
 
-    def _steps(self, due: Mapping[str, Array]) -> Iterator[Array]:
-        x = self._x
-        for tensor in (x.q, x.k, x.v, x.do, x.q @ x.k.mT):
-            yield tensor.numpy()
+    def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
+        x, p, rows = self._x, due["P"], due["delta"][..., None]
+        for name, axes in _INPUTS.items():
+            yield _Form(name, axes, getattr(x, name).numpy())
+        scores = (x.q @ x.k.mT).numpy()
+        yield _Form("", "bhmn", scores)
         if x.softcap is not None:
-            yield (x.softcap * (x.scale * x.q @ x.k.mT / x.softcap).tanh()).numpy()
+            yield _Form("", "bhmn", x.softcap * np.tanh(x.scale * scores / x.softcap))
         for dp in (due["dP"], due["dPE"]):
-            yield due["P"] * dp
-            yield dp - due["delta"][..., None]
+            yield _Form("", "bhmn", p * dp)
+            yield _Form("", "bhmn", dp - rows)
 
-    def _add_wrong(self, name: str, values: Array, due: Array) -> None:
+    def _add_wrong(self, name: str, values: Array, due: Array, axes: str = "") -> None:
         room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
-            factor = factor if np.abs(values - factor * due).max() <= room else 0.0
-            usual = (1.0, self._x.scale) if name == "dS" else (1.0,)
-            self._forms.append(_Form(values.squeeze(), True, factor, usual))
+            is_multiple = np.abs(values - factor * due).max() <= room
+            factor = factor if is_multiple else 0.0
+            self._forms.append(_Form(name, axes or _AXES[name], values, True, factor))
 
-    def is_wrong(self, event: Event) -> bool:
-        """Whether a value is one by the fault, and nothing as it is due."""
+    def wrong(self, event: Event) -> tuple[str, bool]:
+        """The intermediate that a value is by the fault, or ""; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
-        matching, shape = list[_Form](), event.array.squeeze().shape
-        for form in self._forms if np.count_nonzero(flat) >= _FEWEST else ():
-            for part in _parts(form.values, shape):
-                factor = float(part @ flat) / max(float(part @ part), 1e-300)
-                if np.abs(flat - factor * part).max() > tolerance * np.abs(flat).max():
-                    continue
-                if form.factor and form.shows(factor):
-                    return True
-                matching += [] if form.factor else [form]
-        return bool(matching) and all(form.is_wrong for form in matching)
+        if np.count_nonzero(flat) < _FEWEST:
+            return "", False
+        forms, rows = self._shelf(event.array.squeeze().shape)
+        squares, matching = (rows * rows).sum(1), list[_Form]()
+        factors = rows @ flat / np.where(squares > 0, squares, np.inf)
+        for at in np.flatnonzero(factors**2 * squares >= (1 - 8 * tolerance) * (flat @ flat)):
+            form, factor = forms[at], factors[at]
+            if np.abs(flat - factor * rows[at]).max() > tolerance * np.abs(flat).max():
+                continue
+            if not form.factor:
+                matching.append(form)
+            elif self._is_usual(form, factor) and not self._is_usual(form, factor * form.factor):
+                return form.name, False
+        name = next((form.name for form in matching if form.is_wrong), "")
+        return name, bool(name) and not all(form.is_wrong for form in matching)
+
+    def _is_usual(self, form: _Form, factor: float) -> bool:
+        scale = self._x.scale if form.name == "dS" else 1.0
+        return min(abs(factor - 1), abs(factor - scale)) <= _NEAR * scale
+
+    def _shelf(self, shape: tuple[int, ...]) -> tuple[list[_Form], Array]:
+        if shape not in self._shelves:
+            size, forms = math.prod(shape), list[_Form]()
+            rows = [np.zeros((0, size))]
+            for form in self._forms:
+                for part in _parts(form, shape):
+                    rows.append(np.ascontiguousarray(part).reshape(-1, size))
+                    forms += [form] * len(rows[-1])
+            self._shelves[shape] = forms, np.concatenate(rows)
+        return self._shelves[shape]
 
 
-def _parts(values: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    turned = [values]
-    for axes in ((-1, -2), (1, 2)):
-        turned += [values.swapaxes(*axes)] if values.ndim > max(axes) + 1 else []
-    for whole in turned:
-        if whole.shape[whole.ndim - len(shape) :] == shape:
-            yield from np.ascontiguousarray(whole).reshape(-1, math.prod(shape))
+def _subtracted(values: Mapping[str, Array]) -> Array:
+    """[B, H, N], what dS subtracts from dP of each key, in the last row that sees it."""
+    seen = values["P"] > 0
+    last = seen.shape[2] - 1 - seen[:, :, ::-1].argmax(2, keepdims=True)
+    p, dp, ds = (
+        np.take_along_axis(values[name], last, 2)[:, :, 0] for name in ("P", "dP", "dS")
+    )
+    return dp - ds / np.where(p > 0, p, np.inf)
+
+
+def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
+    values, every = form.values, range(form.values.ndim)
+    for order in itertools.permutations(every, len(shape)):
+        short = [at for at, axis in enumerate(order) if shape[at] != values.shape[axis]]
+        if len(short) > 1 or any(form.axes[order[at]] not in "mn" for at in short):
+            continue
+        others = sorted({*every} - {*order})
+        moved = values.transpose([*others, *order])
+        for at in short:
+            axis, size = len(others) + at, shape[at]
+            starts = range(0, moved.shape[axis] - size + 1, size)
+            moved = np.array([moved.take(range(start, start + size), axis) for start in starts])
+        yield moved
 
 
 def _ways(of: Hypothesis, plain: Variant, seen: WrongRun) -> Iterator[dict[str, Array]]:
     variant = of.variant(plain)
     first = _whole(variant, {})
     yield first
-    yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
-    for names in (BUFFERS, ("delta",)):
+    if "LSE" in of.changes:
+        yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
+    for names in (BUFFERS, ("delta",), ("O", "delta")):
         due = {name: seen.expected[name] for name in names if name in seen.expected}
         yield _whole(variant, due)
 
@@ -209,9 +277,9 @@ def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
     found = dict[str, list[Array]]()
     for tile in tiles(variant):
         part = variant.on(tile, buffers)
-        for name in filter(part.__contains__, _NAMES):
+        for name in filter(part.__contains__, _AXES):
             found.setdefault(name, []).append(part[name].numpy())
-    return {name: _finite(np.stack(parts)) for name, parts in found.items()}
+    return {name: np.stack(parts) for name, parts in found.items()}
 
 
 def _finite(array: Array) -> Array:

@@ -16,7 +16,7 @@ from ..inputs.guard_bands import LARGE, NAN
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.layout_run import Line
-from ..model.memory_finding import RACE, MemoryFinding, telling, worst_first
+from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_first
 from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun
 from ..numerics.range import zeros_by_design
@@ -181,11 +181,16 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
             f"the target changes, for all of its process, {changed}: it is judged without"
         )
     for record in records:
+        counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:
             for words in execution.unwatched:
                 by = "by a fault of gradprobe"
                 notes.append(f"some accesses of memory could not be watched, {by}: {words}")
             notes += execution.outcome.notes
+            # What lanes without a value gave that came to nothing, as in the upper half of a warp.
+            for finding in execution.memory:
+                if finding.kind == SHUFFLE and finding.identity not in counted:
+                    notes.append(f"{finding.sentence}; no result shows it")
         if record.run.measured is not None and not case.strict:
             notes += map(attrgetter("sentence"), record.run.measured.conventions)
         notes += record.notes

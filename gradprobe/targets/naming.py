@@ -125,16 +125,28 @@ def readable(function: AnyFunction) -> AnyFunction:
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    # Where torch keeps the Python function of a module and of a custom operator.
+    # Torch keeps the Python function of a module and of a custom operator, and of a scripted one a schema.
     kept = "forward" if isinstance(function, torch.nn.Module) else "_init_fn"
     written = getattr(function, kept, function)
-    if written is function:
+    schema = getattr(written, "schema", None)
+    if written is function and schema is None:
         return function
 
     def by_name(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return _naming(by_name, inspect.signature(written), written)
+    signature = inspect.signature(written) if schema is None else _of_schema(schema)
+    return _naming(by_name, signature, written)
+
+
+def _of_schema(schema: Any) -> inspect.Signature:
+    none, either = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = []
+    for own in schema.arguments:
+        default = own.default_value if own.has_default_value() else none
+        if own.name != "self":
+            parameters.append(inspect.Parameter(own.name, either, default=default))
+    return inspect.Signature(parameters)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:

@@ -18,14 +18,19 @@ LENGTHS = {
     "flash-cuda": {"seqlen": 72, "causal": True},
     "lazy-cuda": {"seqlen": 40, "block_m": 16},
 }
+RESULTS = ("O", "LSE", "delta", "P", "dP", "dS", "dQ", "dK", "dV")
 RIGHT = [
     ("flash-cuda", "distinct", {"heads": 4, "kv_heads": 2}),
     ("flash-cuda", "contiguous", {"window": (8, 4), "causal": False, "batch": 2}),
     ("flash-cuda", "packed", {"seqlens": (72, 11), "batch": 2}),
     ("flash-cuda", "do=expanded", {"dtype": "float16", "softcap": 5.0}),
+    ("flash-cuda", "q=huge", {"heads": 4, "kv_heads": 1}),
     ("flash-cuda", "blhd", {"seqlen_q": 40, "seqlen_k": 72, "head_dim_v": 32}),
+    ("flash-cuda", "contiguous", {"seqlen_q": 72, "seqlen_k": 40}),
+    ("flash-cuda", "strided-last", {"seqlen": 16, "causal": False}),
     ("lazy-cuda", "distinct", {"batch": 2}),
-    ("lazy-cuda", "blhd", {"dtype": "float16", "seqlens": (40, 7), "batch": 2}),
+    ("lazy-cuda", "blhd", {"seqlens": (40, 7), "batch": 2}),
+    ("lazy-cuda", "contiguous", {"dtype": "float16", "bias": False}),
 ]
 
 
@@ -39,21 +44,22 @@ def visited(of, layout, options, file=None):
         if file is not None:
             patched.setitem(cuda_kernels.SOURCES, of.removesuffix("-cuda"), file)
         experiment = experiment_of(case(**{**SMALL, **lengths, **options}), find_target(of))
-        launches = visited_run(experiment, (parse_layout(layout),))
-    assert launches is not None
-    return launches
+        run = visited_run(experiment, (parse_layout(layout),))
+    assert run is not None
+    return run
 
 
-@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[5]))
+@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
 def test_a_right_kernel_is_accused_of_nothing(of, layout, options):
-    launches = visited(of, layout, options)
-    assert len(launches) == 4
-    assert [*misread(launches)] == []
+    run = visited(of, layout, options)
+    assert len(run.launches) == 4
+    assert misread(run, RESULTS) == []
 
 
 DQ, DKDV, LAZY_DQ, LAZY_DKDV = "flash_dq", "flash_dkdv", "lazy_dq", "lazy_dkdv"
+LATE_TILE = ("long long start_n = first_n;", "long long start_n = first_n + BLOCK_N;")
 KEY_HEAD = ("k_ptr += b * stride_kb + kv_h", "k_ptr += b * stride_kb + h % (n_heads / group)")
-# One compilation shows several; those of one kernel are of different tensors.
+# One compilation shows several; those of one kernel are of different tensors. The pairs are told where nothing else is.
 PLANTED = {
     "flash-cuda": [
         ("load", "do", Edit("flash_preprocess", "h * stride_doh", "h * stride_oh")),
@@ -67,17 +73,21 @@ PLANTED = {
         ("load", "do", Edit(LAZY_DKDV, "do_ptr += b * stride_dob + ", "do_ptr += ")),
         ("store", "dQ", Edit(LAZY_DQ, "b * stride_dqb + h", "b * stride_dqb + (n_heads - 1 - h)")),
     ],
+    "flash-cuda alone": [("pairs", "dQ", Edit(DQ, *LATE_TILE))],
 }  # fmt: skip
 OPTIONS = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
 
 
-@sampled("of", PLANTED, push=["flash-cuda"])
-def test_each_of_several_wrong_lines_is_told_by_its_tensor(of, tmp_path):
-    planted, file = PLANTED[of], tmp_path / "planted.cu"
-    changed = Planted("planted", of, tuple(edit for *_, edit in planted))
+@sampled("which", PLANTED, push=["flash-cuda"])
+def test_each_of_several_wrong_lines_is_told_by_its_tensor(which, tmp_path):
+    of, planted = which.split()[0], PLANTED[which]
+    changed, file = (
+        Planted("planted", of, tuple(edit for *_, edit in planted)),
+        tmp_path / "planted.cu",
+    )
     file.write_text(changed.plant())
     found = []
-    for one in misread(visited(of, "distinct", OPTIONS[of], file)):
+    for one in misread(visited(of, "distinct", OPTIONS[of], file), RESULTS):
         (line,) = {line.line for line in one.lines[-1:]}
         around = {line, *source(str(file)).address(line), *source(str(file)).loops(line)}
         found.append((one.kind, one.name, one.site.kernel, bool(around & changed.lines())))

@@ -72,7 +72,7 @@ _DP_OR_DELTA = (
 _CAUSES = [
     Record("keys_kernels.py:shifted --fix-budget 0", 1, SMALL.replace("20", "40"), "value/S", "0.25", "P",
         "keys_kernel computes S wrongly at line | S is off by a number in all of a row", '"value/dV" | "value/dS"'),
-    *_at_night([Record(f"torch_backwards.py:delta_of_keys {sees}", 1, cause="delta/formula",
+    *_at_night([Record(f"torch_backwards.py:delta_of_keys {sees}", 1, cause="delta/formula", at="(p * dp).sum(dim=2",
         first="dP", says=_DP_OR_DELTA, unsaid="wrong by itself too")
         for sees in ("--causal", "--causal --window 5,0")], 1),
     # No line of Python of what comes to something else in each call.
@@ -89,9 +89,12 @@ _CAUSES = [
 # Kernels of .cu files, alone or with host code: what is told of lanes, of shared memory and of strides, and where.
 _CUDA = [
     Record("cuda_parts.py:equal_values"),
+    Record("cuda_parts.py:key_of_the_thread --runs contiguous", 1, cause="operand/dQ-row", at="[KEY]",
+        says="what is stored for row 0 reads k at keys 0, 8, 16"),
+    Record("cuda_parts.py:factor --runs contiguous", 1, unsaid='"pairs/ | "load/'),
     Record("cuda_parts.py:lanes_missing --runs contiguous", 1, cause="shuffle", at="__shfl_down_sync(mask",
         says="lanes 8-23 read lanes outside the mask 0x00ffffff", unsaid="no result shows it"),
-    Record("cuda_parts.py:lanes_right --runs contiguous", unsaid="lanes 8-15 read"),
+    Record("cuda_parts.py:lanes_right --runs contiguous", says="lanes 8-15 read | no result shows it"),
     Record("params_by_value.cu", 1, cause="stride/do-row", first="delta", says="params_by_value.cu:18",
         layouts={"contiguous": "match", "distinct-unit": "mismatch"}),
 ]  # fmt: skip

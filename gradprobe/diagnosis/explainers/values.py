@@ -242,12 +242,16 @@ def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Arra
         for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
             part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
-    b, h, m, n = np.argwhere(missing)[0]
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out"
-    reason += f", the first of row {m} and key {n} (batch {b}, head {h})"
-    reason += "" if is_lost else ", and no product uses them"
+    reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
     lines, *beside = map(attrgetter("lines"), sites)
     return Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
+
+
+def left_out(missing: Array) -> str:
+    """What pairs are missing, of [batch, heads, rows, keys]."""
+    b, h, m, n = np.argwhere(missing)[0]
+    count = f"{int(missing.sum()):,} pairs of a row and a key are left out"
+    return f"{count}, the first of row {m} and key {n} (batch {b}, head {h})"
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:

@@ -108,3 +108,7 @@ class RecordedAccesses:
     bases: Sequence[int]
     together: int
     """Which gave each other values: none (THREAD), those of a WARP or a BLOCK."""
+    one_of: int
+    """Of how many threads one was recorded."""
+    copies: Array | None
+    """Reads of shared memory as those of what it copies; None where threads give more."""

@@ -44,7 +44,7 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
     memory = LaunchMemory(launch, library, found)
     found.before(dict(memory.tensors))
     room = 0 if found.accesses is None else MOST_RECORDS
-    records = np.empty(room, STRUCTURES["gp_record"])
+    records, copies = np.empty((2, room), STRUCTURES["gp_record"])
     regions = (_Region * len(memory.regions))(*memory.regions)
     findings = (STRUCTURES["gp_finding"] * _MOST_FINDINGS)()
     ran = STRUCTURES["gp_launch"](
@@ -52,13 +52,14 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         shared_bytes=size, seed=found.schedule, library=library.where().base,
         regions=ctypes.addressof(regions), n_regions=len(regions),
         findings=ctypes.addressof(findings), max_findings=_MOST_FINDINGS,
-        records=records.ctypes.data if room else None, max_records=room,
+        records=records.ctypes.data if room else None, max_records=room, copies=copies.ctypes.data,
     )  # fmt: skip
     is_stopped = library.loaded.gp_run(ctypes.byref(ran))
     if found.accesses is not None and ran.n_records <= room:
+        copied = copies[: ran.n_copies].copy() if ran.is_apart and ran.n_copies <= room else None
         about = (launch.kernel, library.lines, memory.tensors, records[: ran.n_records].copy())
         bases = [region.base for region in regions]
-        found.accesses.append(RecordedAccesses(*about, bases, ran.together))
+        found.accesses.append(RecordedAccesses(*about, bases, ran.together, ran.one_of, copied))
     seen = list(map(memory.finding, findings[: ran.n_findings]))
     words = f"{name}: {ran.message.decode(errors='replace')}"
     if ran.signal:

@@ -43,6 +43,19 @@ struct Event {
     uint64_t pc() const { return place & ((1u << 28) - 1); }
 };
 
+// What a thread read of a tensor.
+struct Source {
+    uint64_t address = 0, bits = 0;
+    int64_t record = -1;
+    int region = 0, bytes = 0;
+};
+
+// What an element of shared memory holds: something, a 0, or a copy of an element of a tensor.
+struct Copy {
+    enum { SOMETHING, ZERO, ELEMENT } kind;
+    Source source;
+};
+
 // One kind of access to a granule.
 struct Seen {
     // The latest; the latest of another thread; the latest of another warp, where one of another block stays.
@@ -67,6 +80,8 @@ struct Fiber {
     uint64_t value = 0, result = 0;
     uint64_t undefined = 0;  // what it gets from a lane that gives nothing
     gp_index index{};
+    Source read[16];  // the latest reads of tensors
+    uint32_t n_read = 0;
 };
 
 struct Shadow {
@@ -74,6 +89,7 @@ struct Shadow {
     Seen* atomics = nullptr;  // apart, as few granules have any
     size_t count = 0;
     bool has_atomics = false;
+    std::vector<Copy> copies;  // of shared memory, where accesses are recorded
 };
 
 // A store that races with an earlier one if it changes what is there.
@@ -83,6 +99,14 @@ struct Doubt {
     char before[16];  // what was there; no element is larger
     bool is_told;  // where it is equal
     gp_finding race;
+};
+
+// A store to shared memory, of a value that is not known yet.
+struct Filled {
+    int region;
+    uint64_t granule;
+    const char* address;
+    int bytes;
 };
 
 struct Machine {
@@ -99,6 +123,7 @@ struct Machine {
     int latest = 0, before_that = 0;  // the regions of the last accesses
     uint64_t accesses = 0;
     std::vector<Doubt> doubts;      // of the latest access
+    std::vector<Filled> filled;     // by the latest access
     std::vector<uint64_t> counted;  // the access that each finding was last counted at
     pthread_t thread;
     size_t printed = 0;
@@ -222,6 +247,43 @@ void found(const gp_finding& one) {
     l.findings[at] = one;
 }
 
+float widened(uint64_t bits, bool is_half) {
+    uint32_t word = uint32_t(bits) << 16;
+    float found;
+    memcpy(&found, &word, sizeof found);
+    if (!is_half) return found;
+    uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float value = exponent ? ldexpf(float(1024 + fraction), int(exponent) - 25) : ldexpf(float(fraction), -24);
+    return exponent == 31 ? NAN : bits >> 15 & 1 ? -value : value;
+}
+
+// Whether a value is that of a source, or the same number in float32.
+bool is_same(const Source& source, uint64_t bits, int bytes) {
+    if (source.bytes == bytes) return source.bits == bits;
+    if (source.bytes != 2 || bytes != 4) return false;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value == widened(source.bits, true) || value == widened(source.bits, false);
+}
+
+// What a store left in shared memory, by the thread that runs: a copy of what it read of a tensor, where that is the one
+// element of this value among the latest. A 0 may stand for what lies behind the end.
+Copy copy_of(const Filled& one) {
+    Fiber& fiber = m.fibers[m.current];
+    uint64_t bits = 0;
+    memcpy(&bits, one.address, one.bytes);
+    const Source* found = nullptr;
+    for (uint32_t back = 1; back <= std::min(fiber.n_read, 16u); ++back) {
+        const Source& source = fiber.read[(fiber.n_read - back) % 16];
+        if (!is_same(source, bits, one.bytes)) continue;
+        if (found ? found->address != source.address : !bits && back > 1) return {Copy::SOMETHING, {}};
+        found = &source;
+    }
+    if (!found) return {bits ? Copy::SOMETHING : Copy::ZERO, {}};
+    if (found->record >= 0 && found->record < m.launch->n_records) m.launch->records[found->record].is_copied = 1;
+    return {Copy::ELEMENT, *found};
+}
+
 // Judges what the latest access left open, now that it is done.
 void settle() {
     auto is_equal = [](const Doubt& one) { return !memcmp(one.before, one.address, one.bytes); };
@@ -231,6 +293,8 @@ void settle() {
         if (are_equal ? doubt.is_told : !is_equal(doubt)) found(doubt.race);
     }
     m.doubts.clear();
+    for (const Filled& one : m.filled) m.shadows[one.region].copies[one.granule] = copy_of(one);
+    m.filled.clear();
 }
 
 // What the kernel cannot go on after: the last of the findings.
@@ -453,12 +517,12 @@ void thin_out() {
     l.n_records = std::remove_if(l.records, l.records + l.n_records, is_dropped) - l.records;
 }
 
-// Keeps an access of a tensor, once where a thread repeats it between two barriers.
-void record(uint64_t address, int bytes, int how, void* pc, int region) {
+// Keeps an access of a tensor, or of a copy of its elements, once where a thread repeats it between two barriers.
+void record(uint64_t address, int bytes, int how, void* pc, int region, gp_record* records, int64_t& count) {
     gp_launch& l = *m.launch;
     if (!is_recorded(m.block, m.current)) return;
     gp_record now{address, {uint32_t(offset_of(pc))}, m.block, m.epoch, uint16_t(m.current), uint16_t(region),
-                  uint16_t(bytes), uint16_t(how)};
+                  uint16_t(bytes), uint16_t(how), 0, {}};
     calls(pc, now.pc);
     uint64_t hash = address;
     for (uint32_t part : {now.pc[0], now.pc[1], now.pc[2], now.pc[3], now.block, now.epoch, m.current, uint32_t(how)})
@@ -466,8 +530,27 @@ void record(uint64_t address, int bytes, int how, void* pc, int region) {
     uint64_t& last = recent[hash % RECENT];
     if (last == hash) return;
     last = hash;
-    if (l.n_records < l.max_records) l.records[l.n_records] = now;
-    ++l.n_records;
+    if (count < l.max_records) records[count] = now;
+    ++count;
+}
+
+// What a thread reads of a tensor, and what it reads and stores in shared memory: which element of which tensor that is.
+void follow(const Access& a, const gp_region& r, Shadow& shadow, uint64_t granule, void* pc) {
+    Fiber& fiber = m.fibers[m.current];
+    bool is_whole = a.touched == r.granule && r.granule <= 8;
+    if (!r.is_shared && a.how == GP_READ && is_whole) {
+        Source source{reinterpret_cast<uint64_t>(a.address), 0, m.launch->n_records - 1, a.region, a.touched};
+        memcpy(&source.bits, a.address, a.touched);
+        fiber.read[fiber.n_read++ % 16] = source;
+    }
+    if (!r.is_shared) return;
+    Copy& copy = shadow.copies[granule];
+    if (a.how == GP_WRITE && is_whole) return m.filled.push_back({a.region, granule, a.address, a.touched});
+    if (a.how != GP_READ || copy.kind == Copy::SOMETHING || !is_whole) m.launch->is_apart = 0;
+    if (a.how != GP_READ) copy.kind = Copy::SOMETHING;
+    if (copy.kind != Copy::ELEMENT) return;
+    const Source& source = copy.source;
+    record(source.address, source.bytes, GP_READ, pc, source.region, m.launch->copies, m.launch->n_copies);
 }
 
 void give_values(gp_together among) { m.launch->together = std::max<int32_t>(m.launch->together, among); }
@@ -485,7 +568,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     if (r.is_shared) give_values(GP_BLOCK);
     if (m.launch->records && !r.is_shared && (r.owners || r.first > 0)) {
         thin_out();
-        record(address, bytes, how, pc, at);
+        record(address, bytes, how, pc, at, m.launch->records, m.launch->n_records);
     }
     if (!r.owners && r.first < 0) return outside(address, bytes, how, pc, at, true);
     uint64_t offset = address - r.base;
@@ -505,6 +588,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
         a.offset = int64_t(start);
         a.address = static_cast<const char*>(pointer) + (first - offset);
         a.touched = int(last - first);
+        if (m.launch->records && m.shadows[at].atomics) follow(a, r, m.shadows[at], granule, pc);
         if (m.shadows[at].atomics) touch_granule(a, r, m.shadows[at], granule);
         first = last;
     }
@@ -527,6 +611,7 @@ void make_shadows() {
         shadow.count = r.bytes / r.granule + 1;
         shadow.cells = zeros<Cell>(shadow.count);
         shadow.atomics = shadow.cells ? zeros<Seen>(shadow.count) : nullptr;
+        if (r.is_shared && l.records) shadow.copies.resize(shadow.count);
     }
 }
 
@@ -687,6 +772,8 @@ void run_block(const std::vector<uint32_t>& order) {
     for (Fiber& fiber : m.fibers) prepare(fiber);
     std::fill(m.warp_epochs.begin(), m.warp_epochs.end(), 0);
     m.epoch = 0;
+    for (Shadow& shadow : m.shadows) std::fill(shadow.copies.begin(), shadow.copies.end(), Copy{});
+    for (Fiber& fiber : m.fibers) fiber.n_read = 0;
     for (int i = 0; i < m.launch->n_regions; ++i)
         if (m.launch->regions[i].is_shared)
             memset(reinterpret_cast<void*>(m.launch->regions[i].base), 0xff, m.launch->regions[i].bytes);
@@ -724,6 +811,7 @@ void names(uint32_t mask) {
 uint64_t waits(State state, int kind, uint64_t pc) {
     settle();
     give_values(state == AT_BARRIER ? GP_BLOCK : GP_WARP);
+    if (kind > 1 || state == AT_BARRIER && kind) m.launch->is_apart = 0;
     Fiber& fiber = m.fibers[m.current];
     fiber.state = state;
     fiber.kind = kind;
@@ -841,7 +929,9 @@ int gp_run(gp_launch* launch) {
     m.is_stopped = m.is_fenced = false;
     m.latest = m.before_that = 0;
     launch->n_findings = launch->is_last_fatal = launch->together = 0;
-    launch->n_records = 0;
+    launch->n_records = launch->n_copies = 0;
+    launch->is_apart = 1;
+    m.filled.clear();
     launch->one_of = 1;
     std::fill(recent, recent + RECENT, 0);
     m.counted.assign(launch->max_findings, 0);

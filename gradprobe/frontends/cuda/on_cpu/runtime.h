@@ -39,13 +39,14 @@ struct gp_finding {
     int64_t count;
 };
 
-// One access of a tensor's storage, or of what lies between its elements.
+// One access of a tensor's storage, or of what lies between its elements; or the read of a copy of it in shared memory.
 struct gp_record {
     uint64_t address;
     uint32_t pc[4];  // return addresses from the library's base: of the access, then of the calls that led there; 0: none
     uint32_t block, epoch;
     uint16_t thread, region;
     uint16_t bytes, access;
+    uint16_t is_copied, unused[3];  // whether the thread has stored the same in shared memory
 };
 
 // What the loader knows of this library, and where its shared arrays are in the thread that asks.
@@ -74,6 +75,9 @@ struct gp_launch {
     int32_t is_last_fatal;  // whether the last finding is what the kernel was stopped for
     gp_record* records;  // null: none are kept
     int64_t max_records, n_records;  // more than there is room for: what came later is lost
+    gp_record* copies;  // the reads of shared memory that holds copies of elements of tensors, by the elements' addresses
+    int64_t n_copies;   // there is room for max_records too
+    int32_t is_apart;   // whether all that a thread read of others was such a copy, or 0
     int32_t together;                // gp_together: which threads gave each other values
     int32_t one_of;                  // of how many threads one is recorded
     int32_t signal;    // that its code got, or 0; then the next two say where
