@@ -177,7 +177,7 @@ class Child:
             if ready is self._stream:
                 try:
                     message = self._stream.recv()
-                except (EOFError, OSError):  # the other end may reset the stream
+                except Exception:  # it is reset, ended, or a target wrote on it
                     self._open.remove(self._stream)
             elif piece := os.read(self._errors, 1 << 20):
                 self._tail = (self._tail + piece)[-_TAIL_BYTES:]

@@ -9,32 +9,57 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-# What gets a setting, what puts it back, and its words; "" where it changes no result.
-_Setting = tuple[Callable[[], Any], Callable[[Any], object], str]
+# The functions of these judge a target. What it replaces there is put back while it does not run.
+_SPACES = (
+    "builtins", "math", "numpy", "torch", "torch.autograd", "torch.cuda", "torch.linalg", "torch.nn.functional",
+    "torch.special", "torch.Tensor",
+)  # fmt: skip
+_ABSENT = object()
+_MOST_NAMED = 4
+# Copies of descriptors 1 and 2, for a target that closes them.
+_KEPT: dict[int, int] = {}
+
+
+@dataclass(frozen=True)
+class _Setting:
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+    words: str = ""  # in sentences; "" where it changes no result
+    stays: bool = True  # whether the target's value is set again for its next run
 
 
 @dataclass
 class Surroundings:
     _left: dict[str, Any] = field(default_factory=dict)
+    _replaced: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """While open, all is as the target left it; afterwards as before, for who judges it."""
-        import numpy as np
-
         settings = _settings()
-        values = {name: get() for name, (get, _, _) in settings.items()}
-        _put(settings, self._left)
+        for number in (1, 2):
+            if number not in _KEPT:
+                with contextlib.suppress(OSError):
+                    _KEPT[number] = os.dup(number)
+        values = {name: one.get() for name, one in settings.items()}
+        functions = {space: dict(vars(_space(space))) for space in _SPACES}
+        kept = [name for name in self._left if settings[name].stays]
+        _put(settings, {name: self._left[name] for name in kept})
+        _replace(self._replaced)
         try:
-            with warnings.catch_warnings(), np.errstate():
-                yield
+            yield
         finally:
-            now = {name: get() for name, (get, _, _) in settings.items()}
+            self._replaced = _changed(functions)
+            own = {key: functions[key[0]].get(key[1], _ABSENT) for key in self._replaced}
+            _replace(own)
+            now = {name: one.get() for name, one in settings.items()}
             self._left = {name: value for name, value in now.items() if value != values[name]}
             _put(settings, {name: values[name] for name in self._left})
+            _open_standard_streams()
 
     @property
     def sets_threads(self) -> bool:
@@ -44,16 +69,31 @@ class Surroundings:
     @property
     def sentence(self) -> str:
         """What it left changed and could change a result, or ""."""
-        words = (_settings()[name][2] for name in self._left)
-        return ", ".join(filter(None, words))
+        # torch replaces some of its own functions when parts of it are first used.
+        named = sorted(
+            f"{space}.{name}"
+            for (space, name), value in self._replaced.items()
+            if str(getattr(value, "__module__", "")).partition(".")[0] != "torch"
+        )
+        if len(named) > _MOST_NAMED:
+            named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} functions more"]
+        settings = [_settings()[name].words for name in self._left]
+        return ", ".join([*named, *filter(None, settings)])
 
 
 def _settings() -> Mapping[str, _Setting]:
+    import numpy as np
     import torch
 
-    def put_autocast(enabled: tuple[bool, bool]) -> None:
-        torch.set_autocast_enabled("cpu", enabled[0])
-        torch.set_autocast_enabled("cuda", enabled[1])
+    kinds = ("cpu", "cuda")
+
+    def put_autocast(enabled: Iterable[bool]) -> None:
+        for kind, is_on in zip(kinds, enabled, strict=True):
+            torch.set_autocast_enabled(kind, is_on)
+
+    def put_filters(value: list[Any]) -> None:
+        warnings.resetwarnings()
+        warnings.filters.extend(value)  # type: ignore[attr-defined]
 
     def algorithms() -> tuple[bool, bool]:
         warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -66,25 +106,31 @@ def _settings() -> Mapping[str, _Setting]:
         context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         return getattr(context, "device", None)
 
-    def autocast() -> tuple[bool, bool]:
-        return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-
     gradients, dtype = torch.is_grad_enabled, torch.get_default_dtype
     return {
-        "device": (device, torch.set_default_device, "the default device"),
-        "dtype": (dtype, torch.set_default_dtype, "the default dtype"),
-        "gradients": (gradients, torch.set_grad_enabled, "whether gradients are recorded"),
-        "autocast": (autocast, put_autocast, "autocast"),
-        "algorithms": (algorithms, put_algorithms, "deterministic algorithms"),
-        "threads": (torch.get_num_threads, torch.set_num_threads, ""),
-        "recursion": (sys.getrecursionlimit, sys.setrecursionlimit, ""),
-        "folder": (_folder, lambda value: os.chdir(value or os.curdir), ""),
+        "device": _Setting(device, torch.set_default_device, "the default device"),
+        "dtype": _Setting(dtype, torch.set_default_dtype, "the default dtype"),
+        "gradients": _Setting(
+            gradients, torch.set_grad_enabled, "whether gradients are recorded"
+        ),
+        "autocast": _Setting(
+            lambda: [*map(torch.is_autocast_enabled, kinds)], put_autocast, "autocast"
+        ),
+        "algorithms": _Setting(algorithms, put_algorithms, "deterministic algorithms"),
+        "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+        "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
+        "folder": _Setting(_folder, lambda value: os.chdir(value or os.curdir)),
+        "stdout": _Setting(partial(getattr, sys, "stdout"), partial(setattr, sys, "stdout")),
+        "stderr": _Setting(partial(getattr, sys, "stderr"), partial(setattr, sys, "stderr")),
+        # Both are set around every call of a target anyway.
+        "warnings": _Setting(lambda: list(warnings.filters), put_filters, stays=False),
+        "numbers": _Setting(np.geterr, lambda value: np.seterr(**value), stays=False),
     }
 
 
 def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        settings[name][1](value)
+        settings[name].put(value)
 
 
 def _folder() -> str | None:
@@ -92,6 +138,46 @@ def _folder() -> str | None:
         return os.getcwd()
     except OSError:  # it is gone
         return None
+
+
+def _space(name: str) -> Any:
+    import numpy  # noqa: ICN001, F401
+    import torch
+
+    return torch.Tensor if name == "torch.Tensor" else sys.modules[name]
+
+
+def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
+    """What replaced functions; that a module adds some when it is first used does not count."""
+    found: dict[tuple[str, str], Any] = {}
+    for space, functions in before.items():
+        now = vars(_space(space))
+        names = [name for name, value in functions.items() if callable(value)]
+        names += [name for name in now if name not in functions and space == "torch.Tensor"]
+        for name in names:
+            value = now.get(name, _ABSENT)
+            if value is not functions.get(name, _ABSENT):
+                found[space, name] = value
+    return found
+
+
+def _replace(functions: Mapping[tuple[str, str], Any]) -> None:
+    for (space, name), value in functions.items():
+        if value is not _ABSENT:
+            setattr(_space(space), name, value)
+        elif name in vars(_space(space)):
+            delattr(_space(space), name)
+
+
+def _open_standard_streams() -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            if number in _KEPT:
+                os.dup2(_KEPT[number], number)
+        if getattr(getattr(sys, name), "closed", False):
+            setattr(sys, name, open(number, "w", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 _WARNINGS: dict[str, None] = {}
