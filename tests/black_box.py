@@ -1,7 +1,5 @@
 """Emulated kernels as black boxes: run on one-hot problems, and looked into as a probe does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Cases for tests, resolved as the command line would."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gradprobe.model.case import Case

@@ -4,8 +4,6 @@ Written from the formulas alone, sharing nothing with the reference. `Arithmetic
 and `softmax` give every intermediate, each in the dtype in which such a kernel would store it.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

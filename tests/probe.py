@@ -1,7 +1,5 @@
 """A probe of a case and a target that a test made itself, as they are."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 from gradprobe.inputs.history import CheckRequest

@@ -3,8 +3,6 @@
 What is drawn is the same on every push; with `GRADPROBE_TESTS=night` it is drawn anew, and far more often.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """How much of the project a check loads and calls: what is not needed for an answer is not imported for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

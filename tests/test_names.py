@@ -1,7 +1,5 @@
 """One name has one meaning: no file and no class of the package is called like another, and few names say nothing."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The path of a check in DESIGN.md: each file calls those that are set under it, in the order of the page."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

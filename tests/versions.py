@@ -4,8 +4,6 @@ Needs uv, g++ and Pythons 3.10 to 3.13. uv's cache shares files between the envi
 far less with UV_TORCH_BACKEND=cpu, which takes PyTorch's builds without CUDA.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

@@ -7,8 +7,6 @@ program whose options, environment or folders would change how Python starts or 
 start is the point use the fixture `real_processes`; at night no test uses this.
 """
 
-from __future__ import annotations
-
 import atexit
 import builtins
 import contextlib

@@ -1,7 +1,5 @@
 """The arguments of a call from Python -> the words of the command line that it stands for."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Callable, Mapping

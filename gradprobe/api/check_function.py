@@ -1,7 +1,5 @@
 """`gradprobe.check`: a request -> a ShownReport, made by a process of its own or, of a function, in this one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """ShownReport: a report that tells itself: to a notebook, to `print`, and into files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import PurePath
 

@@ -1,7 +1,5 @@
 """`gradprobe check`: the main job, and what else is asked of one kernel by an option of its own."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 

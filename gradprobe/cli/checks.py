@@ -1,7 +1,5 @@
 """Checks on the command line: shown and written as they come, and one exit code for all."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

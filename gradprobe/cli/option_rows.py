@@ -1,7 +1,5 @@
 """The options that several commands share, a row each, and the help that leaves out what is seldom typed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The `gradprobe` command: its name, version and completion, and its commands, each imported when it is called."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Commands of one question: `audit`, `doctor`, `lint`, `run` and `init`."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 from dataclasses import replace

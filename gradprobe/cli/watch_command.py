@@ -1,7 +1,5 @@
 """`gradprobe watch`: the check once more at each save, in a process that has imported torch meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import linecache
 import os

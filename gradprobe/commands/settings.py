@@ -1,7 +1,5 @@
 """What a project sets: [tool.gradprobe] of pyproject.toml, in words of the command line, whose flags win over it."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """What `gradprobe init` gives: an adapter, a workflow, or a list of what is built in."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Strides: a target with each tensor in each layout, alone, all at once and as programs lay them; its report."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import time

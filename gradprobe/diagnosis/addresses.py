@@ -1,7 +1,5 @@
 """Lines of CUDA kernels that touch other rows, keys or heads than the rest of their block."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

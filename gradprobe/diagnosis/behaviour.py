@@ -1,7 +1,5 @@
 """What a run showed, and what running the target again shows that no hypothesis predicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Cases made of a case: smaller ones that may fail alike, fresh draws, others for an edit."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product

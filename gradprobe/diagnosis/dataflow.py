@@ -1,7 +1,5 @@
 """What the dataflow of a failing run shows: a load of other elements, the first wrong value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """A run of a target that is followed, operation by operation, in Triton's interpreter."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

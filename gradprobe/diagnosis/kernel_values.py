@@ -1,7 +1,5 @@
 """P, dP, dS and delta of a failing run, read off what its kernels make of them, and judged."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The lines that a diagnosis names: of a stride in the source, of a stray access."""
 
-from __future__ import annotations
-
 import contextlib
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The expression of a target without kernels in which a named fault first shows."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import math

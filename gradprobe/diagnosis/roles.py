@@ -1,7 +1,5 @@
 """Roles: which intermediate a tile is, compared with the reference at its lanes' indices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A smaller case that fails alike, where the one asked for has too many scores for hypotheses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs -> Reasons: the diagnoses of every failing layout, best first, or what is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product, starmap

@@ -5,8 +5,6 @@ of square ones; {dtype}; {member} of a group of heads; {first}, the first sum th
 {due}, the formula of delta; {value}, that of {factor}.
 """
 
-from __future__ import annotations
-
 DEAD_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
 
 _CONSTANTS = (

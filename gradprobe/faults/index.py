@@ -1,7 +1,5 @@
 """S1, S2, S3: a tensor is read or stored by other strides, or at another index."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress

@@ -1,7 +1,5 @@
 """Every fault that a reference can predict, the likeliest first: of equals it is named."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

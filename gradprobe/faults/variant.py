@@ -1,7 +1,5 @@
 """Variant: a problem as a fault has it computed. TileScope: the names that formulas use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ sparse in the few dims that both have, so that O, dP, delta and dS are numbers o
 of q, k, v and dO alone: by them one row's share of a gradient is told from another's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

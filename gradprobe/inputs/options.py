@@ -1,7 +1,5 @@
 """The case options of the command line: one row each, and how their words become values."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Versions of other packages: the installed ones, and those that gradprobe is tested with; none is imported for it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Allowance: what may go into more than the check itself; Client: who waits for the check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

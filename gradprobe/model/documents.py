@@ -1,7 +1,5 @@
 """Reports as JSON, both ways. In gradprobe.report/1 null stood for what is absent, and for what is not finite."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The one table of the formulas: each intermediate, and each subexpression on the way to one, in dataflow order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run: what one layout of a check came to, as a value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import isfinite
 

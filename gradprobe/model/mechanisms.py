@@ -4,8 +4,6 @@
 nothing to say. `GRADPROBE_MECHANISMS=FILE` has each leave there what it took and whether it said anything.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """MemoryFinding: what a run did to memory that it should not have, or left undone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Numbers as JSON and as sentences hold them: floats, ranges, counts; and how far roundings may add up."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

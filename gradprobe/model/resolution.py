@@ -1,7 +1,5 @@
 """Resolution: a Case of the options that were given, or why there is none."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

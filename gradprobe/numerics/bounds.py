@@ -1,7 +1,5 @@
 """What the intermediates of a tile may err by: scores, and what follows; and next to nothing where all is exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The errors allowed on a tile and to sums over rows, and to what is recovered from gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

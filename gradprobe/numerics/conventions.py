@@ -4,8 +4,6 @@ Kernels hold -delta to add it, dS with the scale in it, LSE in base 2 or less th
 show that they use it rightly. So a relation is fitted, and the export is read by it and judged by its budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ once). If part i is rounded w_i times, that is sum_i w_i share_i on average, so 
 as a linear programme over w says. Rows err each by itself, so the rest is chance: Welch's t of the logarithms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The first mismatch with the numbers around it; and one head close up, pooled over tiles and by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A look inside a black box: its intermediates recovered, judged, and what their disagreements say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

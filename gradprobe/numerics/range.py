@@ -1,7 +1,5 @@
 """What a case can show: whether right arithmetic overflows on its values, and what is 0 in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Several runs of the same values, or two targets: which elements differ, by how much, and what is wrong in all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Scatter: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV, to first order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """What one-hot problems say of a black box: how wrong each result is there, and what its errors look like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A reference of the user's own, called as a target is on small drawn cases, is judged in float64."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Adaptations of a case, tried on a target that refuses it or reads its tensors otherwise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

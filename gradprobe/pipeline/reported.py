@@ -1,7 +1,5 @@
 """Report of a probe: the one place where tensors become numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Small second cases of a target that matches: what its case did not use is tried, or listed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Compilation: a fork asks Triton's front end whether it takes the kernels that ran."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping

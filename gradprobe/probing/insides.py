@@ -1,7 +1,5 @@
 """Looks into a black box under the layouts that tell most."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Measures a run: its results compared with the reference, and the first mismatch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """`run_each`: gives items to workers in child processes, and replaces a child that dies or hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

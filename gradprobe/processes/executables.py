@@ -1,7 +1,5 @@
 """Executables: programs that are run by their command, several at a time, and ended with all that they started."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

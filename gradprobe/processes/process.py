@@ -1,7 +1,5 @@
 """The parent's side of one child process: starts it, asks it, stops it, and ends what it left."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What a command may take: memory, as --max-memory says, or else half of what is free when it begins; and cores."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

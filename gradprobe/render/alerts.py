@@ -1,7 +1,5 @@
 """What is wrong in reports, one alert a finding and the worst first: what every form for CI shows."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Two reports beside one another: what changed between them, and where two targets differ."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields

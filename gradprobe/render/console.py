@@ -1,7 +1,5 @@
 """The words of a report: its verdict, its first line, its layouts, and what was compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

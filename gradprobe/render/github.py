@@ -1,7 +1,5 @@
 """What GitHub shows: annotations at lines of the source, and a Markdown table for the summary of a step."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

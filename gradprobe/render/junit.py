@@ -1,7 +1,5 @@
 """JUnit XML: one test case an intermediate, head and layout, and one an identity; a test suite a check."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

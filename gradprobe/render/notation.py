@@ -1,7 +1,5 @@
 """How numbers, heads, marks and findings are written for people, the same in every form."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar

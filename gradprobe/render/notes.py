@@ -1,7 +1,5 @@
 """What else a reader must know of a check: each kind of sentence in the order in which they are shown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """SARIF 2.1.0: one result a finding, the worst first, as GitHub's code scanning takes it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 from urllib.parse import quote

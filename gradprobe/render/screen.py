@@ -3,8 +3,6 @@
 `--details`, audits and pages show all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """Tables of numbers: the worst error of each head, the numbers around an element, one intermediate close up."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """How dots multiply float32 on a GPU: kernels, CUDA sources, autograd, torch's settings."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping

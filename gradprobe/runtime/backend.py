@@ -1,7 +1,5 @@
 """What kernels run on: a GPU or Triton's interpreter, threads, modes, caches."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """A target's exception: a refusal of a layout, a failure, or a limit of Triton's interpreter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ..frontends.triton.raised import compiler_place, describe_line, raised_lines

@@ -1,7 +1,5 @@
 """The ranks of one target: processes that are given their shards and waited for; and what they made of them joined."""
 
-from __future__ import annotations
-
 import atexit
 import datetime
 import functools

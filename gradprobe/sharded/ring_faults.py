@@ -5,8 +5,6 @@ blocks: LSE (as the sum of exponentials), O and dQ of a rank over its steps, dK 
 fault would give is computed in float64 and compared with every element of a shard.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

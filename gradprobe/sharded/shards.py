@@ -1,7 +1,5 @@
 """Shards: which rows, keys and heads of the whole each rank holds; tensors cut into shards, and put together again."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A Python file: its tree, its nodes' places, its device functions, what a report keeps of it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

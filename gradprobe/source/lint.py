@@ -1,7 +1,5 @@
 """Lint: pointers of Triton kernels that advance by a stride that is called another tensor's."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What names of kernels' parameters say by custom: which tensor is meant, or whose stride."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """What the pointers of a Triton kernel start from, and by which strides they are advanced."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

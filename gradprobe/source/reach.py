@@ -1,7 +1,5 @@
 """Reach: what runs can show of a function: statements, branches, turns of loops."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A Triton function as its author wrote it, and the Triton functions that it calls."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """The built-in targets: where each lies, what it exposes and what it needs."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path

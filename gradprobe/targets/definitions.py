@@ -1,7 +1,5 @@
 """What a file defines that can be checked: read from its text, or imported."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

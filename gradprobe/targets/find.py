@@ -1,7 +1,5 @@
 """A word on the command line, or a function -> a Target: what it takes by name, and which file it really is."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

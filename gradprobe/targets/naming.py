@@ -1,7 +1,5 @@
 """Which file a function came from, and by which word it is found. What parameters are called."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.machinery

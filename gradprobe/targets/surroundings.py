@@ -1,7 +1,5 @@
 """The settings of the process that a target changed: they hold while it runs, and for nobody else. What it warns of."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -3,8 +3,6 @@
 Its names load when they are asked for: pytest imports this package in every run of every project that has the plugin.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

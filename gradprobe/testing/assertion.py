@@ -1,7 +1,5 @@
 """The assertion, and the report that it raises or returns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..api.arguments import Subject, requested

@@ -1,7 +1,5 @@
 """What several attacks begin with: the report of a mismatch with its place, cause, tried edit and findings."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.command import ROOT, run

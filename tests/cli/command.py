@@ -1,7 +1,5 @@
 """The `gradprobe` command for tests: in this process, in a process of its own, and on a terminal."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pty

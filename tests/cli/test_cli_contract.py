@@ -1,7 +1,5 @@
 """`gradprobe check --contract`: the verdict and the arithmetic in the first line, and the same in JSON."""
 
-from __future__ import annotations
-
 import json
 
 from gradprobe.commands.contract_request import Contract, render_contract

@@ -1,7 +1,5 @@
 """Targets as a user would write them, in plain torch: right ones, and lines that break them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SOFTMAX = """

@@ -1,7 +1,5 @@
 """The arithmetic of emulated kernels is read as it was written; of a wrong kernel none is."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

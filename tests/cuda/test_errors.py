@@ -1,7 +1,5 @@
 """What cannot be run, would end a process or never ends is told with its line, and the way out where there is one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

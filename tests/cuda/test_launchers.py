@@ -1,7 +1,5 @@
 """Functions of the host that launch kernels, called from Python: templates, memory of their own, errors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

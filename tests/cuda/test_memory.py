@@ -1,7 +1,5 @@
 """What kernels did to memory on the CPU, and lanes exchanged: each fault with its lines, and no other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

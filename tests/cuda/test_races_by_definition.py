@@ -1,7 +1,5 @@
 """Races of random kernels against their definition: all pairs of accesses, compared one by one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What CUDA kernels compute on the CPU, against torch and numpy."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels, parameters and arrays as they are read from a source, held to what the compiler makes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gradprobe.frontends.cuda.c_types import HALF, written_types

@@ -1,7 +1,5 @@
 """Kernels that a test writes to a file, and what a launch of one was found to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

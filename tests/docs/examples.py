@@ -5,8 +5,6 @@ need none) and puts today's output into them. A comment on the line before a blo
 for one that takes long, `<!-- gpu -->` for one that needs a GPU. A line `...` stands for lines that are left out.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """Commands of gradprobe in a process of their own, with the GPU of this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

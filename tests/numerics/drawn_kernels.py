@@ -3,8 +3,6 @@
 Written from the formulas alone, in float32 between roundings, sharing nothing with the reference.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """Right kernels in every arithmetic stay within budget; the budget stays near what they err by."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """What a call does to other calls: one that goes wrong later is found, and what it shares or spoils accuses nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Mismatch or inherited: what the target's own parents explain, NaN and infinity among it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

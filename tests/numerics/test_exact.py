@@ -1,7 +1,5 @@
 """Dyadic values: nothing is rounded to 16 bits, right kernels keep next to no error, and small faults show."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """What a target does to the tensors that it was given, and in which memory and dtype it returns its results."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

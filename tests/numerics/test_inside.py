@@ -1,7 +1,5 @@
 """What a look into a black box says: the first wrong intermediate, the kernel at fault, and never a right one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The first mismatch: the intermediate, batch, head, row, column and tile that a fault was made at."""
 
-from __future__ import annotations
-
 import pytest
 
 from gradprobe.pipeline.reported import report_of

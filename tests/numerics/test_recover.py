@@ -1,7 +1,5 @@
 """P, dP, delta and dS of right kernels are recovered within the error stated, which is not much more than they need."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Right kernels of the arithmetics in use are right, and errors of twice their roundings in one head are found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """A large run is told block by block as it is at once; what passes the sieve is what the whole budget lets pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of saved reports, and of what is put together from them; `python -m tests.page.made` saves them anew."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

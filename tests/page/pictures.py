@@ -3,8 +3,6 @@
 `python -m tests.page.pictures FOLDER` makes the pages that CI keeps, with pictures, wide and narrow, light and dark.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Faults in the options of the softmax family: each is found, and the first wrong intermediate is the fault's own."""
 
-from __future__ import annotations
-
 from itertools import cycle, product
 
 import pytest

@@ -1,7 +1,5 @@
 """No right kernel is accused for any option of softmax: drawn cases in every emulated arithmetic."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import accumulate, product

@@ -1,7 +1,5 @@
 """References as people write them by hand: some wrong, each in another way, and some that are right."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Faults of addressing: another tensor's stride, a layout assumed, an index missing, offsets too narrow."""
 
-from __future__ import annotations
-
 from tests.planted.battery_faults import LAZY, edits_of
 from tests.planted.planting import planter
 

@@ -1,7 +1,5 @@
 """Faults that the default check cannot show, each with a case of the quick battery that does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.planted.planting import HIDDEN as KIND

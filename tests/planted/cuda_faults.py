@@ -1,7 +1,5 @@
 """Planted faults of the CUDA kernels: replacements in one kernel's source, and what must be said of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.planted.planting import Edit, Planted

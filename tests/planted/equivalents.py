@@ -1,7 +1,5 @@
 """Edits after which a kernel is as right as before, as people make them to be faster: none may be flagged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.planted.planting import EQUIVALENT, Edit, Planted

@@ -1,7 +1,5 @@
 """Faults planted in the flash kernels: INSIDE where dQ, dK and dV alone come out, EXPORTED where everything does."""
 
-from __future__ import annotations
-
 from tests.planted.planting import Edit, everywhere, names, placer
 
 PREPROCESS, DQ, DKDV, HOST = (

@@ -1,7 +1,5 @@
 """Faults that the lazy family alone has: where tau and the ReLU stand, and the window of its bias."""
 
-from __future__ import annotations
-
 from tests.planted.planting import everywhere, planter
 
 lazy = planter("lazy")

@@ -1,7 +1,5 @@
 """Faults planted in the lazy kernels, by class; each is one that people have made."""
 
-from __future__ import annotations
-
 from tests.planted.planting import everywhere, names, placer
 
 FORWARD, PREPROCESS, DQ, DKDV = (

@@ -1,7 +1,5 @@
 """Faults of what a row sees: masks, flags, and rows that see nothing."""
 
-from __future__ import annotations
-
 from tests.planted.battery_faults import FLASH, LAZY, edits_of
 from tests.planted.planting import planter
 

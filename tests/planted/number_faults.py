@@ -1,7 +1,5 @@
 """Faults of arithmetic and of the host: algebra, precision, sums that lose a term, first calls, results mixed up."""
 
-from __future__ import annotations
-
 from tests.planted.battery_faults import FLASH, edits_of
 from tests.planted.planting import planter
 

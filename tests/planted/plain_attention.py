@@ -1,7 +1,5 @@
 """A softmax attention backward in plain torch, a function a kernel: faults are planted in its text. It has dropout."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

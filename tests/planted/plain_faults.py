@@ -1,7 +1,5 @@
 """Faults in plain torch of kinds that no kernel of the package is planted with; and noise, a fault of no kind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.planted.planting import UNCOVERED, Edit, Planted, everywhere

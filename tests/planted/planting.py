@@ -1,7 +1,5 @@
 """Planted: a kernel file with replacements made in it, and what must be said of it. Every record of a fault is one."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

@@ -1,7 +1,5 @@
 """The score: `python -m tests.planted.score` plants every fault, and says how many are found, placed and explained."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The planted faults that the score counts, and all records."""
 
-from __future__ import annotations
-
 from tests.planted import address_faults, mask_faults, number_faults, thread_faults, tile_faults
 from tests.planted.battery_faults import HIDDEN
 from tests.planted.cuda_faults import CUDA_FAULTS

@@ -1,7 +1,5 @@
 """A planted fault, an equivalent edit or an uncovered fault probed, and what that says of the tool."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """Ten faults of kinds that no hypothesis is about, in three kernels that are in no way like those of the package."""
 
-from __future__ import annotations
-
 from tests.planted.planting import UNCOVERED, Edit, Planted, edited, file_of
 
 

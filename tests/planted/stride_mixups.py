@@ -1,7 +1,5 @@
 """The ways to use one tensor's stride for another's, generated from what the kernels of lazy and flash know."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Faults of threads that run at once: barriers left out, sums that several threads add to."""
 
-from __future__ import annotations
-
 from tests.planted.planting import planter
 
 flash_cuda, lazy_cuda = planter("flash-cuda"), planter("lazy-cuda")

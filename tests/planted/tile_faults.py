@@ -1,7 +1,5 @@
 """Faults of what is visited: ranges of tiles, partial tiles, padding, memory that nothing was written to."""
 
-from __future__ import annotations
-
 from tests.planted.battery_faults import FLASH, LAZY, edits_of
 from tests.planted.planting import planter
 

@@ -1,7 +1,5 @@
 """Faults of kinds that no hypothesis is about: they must be found, and no cause may be named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.planted.planting import UNCOVERED as KIND

@@ -1,7 +1,5 @@
 """A right target of one batch whose bias steps from batch to batch: in calls of more it would read outside."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

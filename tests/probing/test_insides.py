@@ -1,7 +1,5 @@
 """Which targets are looked into."""
 
-from __future__ import annotations
-
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.probe import probe

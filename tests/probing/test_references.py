@@ -1,7 +1,5 @@
 """A reference of the user's own: judged by the formulas before it judges, and what is shown is what it judged by."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

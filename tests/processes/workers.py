@@ -1,7 +1,5 @@
 """Workers for `run_each`: what each item says is what happens."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

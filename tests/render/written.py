@@ -1,7 +1,5 @@
 """Report documents as checks wrote them first, small and by hand, and the schemas that their forms are held to."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import itertools
 import json

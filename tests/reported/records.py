@@ -1,7 +1,5 @@
 """Small inputs of which the tool once said something false, or nothing: what must come of each, and what must not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

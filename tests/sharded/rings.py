@@ -1,7 +1,5 @@
 """The ring of examples/ with one fault planted, in real ranks or in threads of this process that stand in for them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

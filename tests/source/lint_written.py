@@ -1,7 +1,5 @@
 """A small file of kernels to lint, whose text tests edit: nothing in it is run, so it need not compute anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gradprobe.commands.kernel_reading import Inquiry, inquire

@@ -1,7 +1,5 @@
 """Every expression of a file's functions tells its value, and nothing else about them changes."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -4,8 +4,6 @@ Two backward kernels. Scores and their gradients are made in helpers, which flag
 the diagonal cuts.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

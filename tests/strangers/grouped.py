@@ -4,8 +4,6 @@ A program of dK and dV walks the query heads of its key head, and its pointers w
 one product gives dP - delta. Strides are passed by name.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -4,8 +4,6 @@ Scores and LSE are in units of log2. Programs lie along one axis, and those of o
 next tile of queries is loaded before it is needed; the tiles that the diagonal cuts take another path.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Host functions of .cu files as targets: what names mean, how often they are called, and which layouts they refuse."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

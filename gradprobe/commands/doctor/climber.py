@@ -1,7 +1,5 @@
 """The lowest rungs of a machine: single operations of Triton or CUDA C++, and what they must give."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

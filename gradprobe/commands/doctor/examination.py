@@ -1,7 +1,5 @@
 """An examination: the plans of a machine or of a target's ladder made by the runner, and what they come to in words."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

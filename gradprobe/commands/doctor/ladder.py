@@ -1,7 +1,5 @@
 """The rungs of a machine and of a user's own kernel, from the simplest up, as plans of checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 The program's Python may have nothing of what gradprobe needs.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.abc
 import importlib.machinery

@@ -1,7 +1,5 @@
 """Runs a command while a function is watched, and plans a check of each set of inputs that was kept."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Shrinking: the search on checks of one process, what comes of it, and the test that is written."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Batteries as plans: cases with one property each, then every pair, each round planned by those before it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Several checks on the console: a line each as it comes, the simplest failing one in full, and what they come to."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

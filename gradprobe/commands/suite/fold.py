@@ -1,7 +1,5 @@
 """Failures of several checks, folded by their cause: each once, with what sets its cases apart, and a smallest case."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 Forks cannot share a GPU, and compiled code cannot be followed. The same target on a small case can, on the CPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from msgspec import structs

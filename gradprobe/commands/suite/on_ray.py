@@ -1,7 +1,5 @@
 """Checks on Ray: each is one of its tasks, which it places, and places again where a worker or a machine is lost."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Plan: checks with a title each, to which steps may add more; and what of a target plans depend on."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence

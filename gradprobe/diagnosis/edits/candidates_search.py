@@ -1,7 +1,5 @@
 """The search: candidates in order, each tried on the smallest case that shows the fault."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import time

@@ -1,7 +1,5 @@
 """Quick trials: forks run single programs of a small case again with an edit, on noted memory."""
 
-from __future__ import annotations
-
 import ast
 import signal
 import textwrap

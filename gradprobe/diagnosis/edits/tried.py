@@ -1,7 +1,5 @@
 """Runs and diagnoses -> diagnoses with the tried edit: a diff, and what matches with it."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

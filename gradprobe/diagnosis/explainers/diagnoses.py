@@ -1,7 +1,5 @@
 """Suspects: operations that go wrong although their operands are right; and their sentences."""
 
-from __future__ import annotations
-
 import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence

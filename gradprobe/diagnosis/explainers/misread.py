@@ -1,7 +1,5 @@
 """Loads and stores of other elements than those that a kernel works on."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Values that are wrong though made of right ones, right but for a constant, or sums that lack pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

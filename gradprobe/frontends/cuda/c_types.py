@@ -1,7 +1,5 @@
 """A launch, and its arguments as C values."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -1,7 +1,5 @@
 """Statements around a line: what defines a mask, moves a pointer, or says how far a loop goes."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterable, Iterator

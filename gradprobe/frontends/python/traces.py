@@ -1,7 +1,5 @@
 """What Python code does as it runs: the goals that its lines come to, and what its expressions hold."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

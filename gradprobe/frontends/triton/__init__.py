@@ -1,7 +1,5 @@
 """Triton: its kernels compiled, or interpreted on the CPU, where a GPU is stood in for."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

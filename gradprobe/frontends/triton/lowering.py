@@ -1,7 +1,5 @@
 """Lowers interpreted launches to TTIR, and says which no compiler takes; in a last process."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import linecache

@@ -1,7 +1,5 @@
 """Where a target raised: the user's lines, in a kernel or around it."""
 
-from __future__ import annotations
-
 import linecache
 import traceback
 from collections.abc import Iterator

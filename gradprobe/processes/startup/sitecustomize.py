@@ -4,8 +4,6 @@ It loads one file of kernels from a copy, wherever it is imported from, or calls
 needs nothing but Python's own library, since the program may run under another Python than the tool.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import json

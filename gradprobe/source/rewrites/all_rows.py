@@ -1,7 +1,5 @@
 """The table of what people get wrong in a kernel: what plants each fault, and what may undo it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Candidates: the edits of a file that may undo a fault of some lines."""
 
-from __future__ import annotations
-
 import ast
 import heapq
 import re

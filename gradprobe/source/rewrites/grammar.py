@@ -1,7 +1,5 @@
 """Edits that no pattern says: names, terms, factors, constants, tests, order, statements."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ A function stands for all with its last name or of its family, `@` for any opera
 more arguments, and `(_whole := _a + _b)` for all of a sum.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

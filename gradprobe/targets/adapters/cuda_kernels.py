@@ -1,7 +1,5 @@
 """The kernels of kernels/cuda as functions: softmax attention, lazy attention, and the smallest ones, for doctor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

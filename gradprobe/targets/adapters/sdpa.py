@@ -1,7 +1,5 @@
 """PyTorch's scaled_dot_product_attention: its own choice of kernel, and each by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Softmax backwards in torch: one that is right, and right ones that round once more somewhere."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The steps of a workflow or a composite action, run here as GitHub's runner runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Kernels from a table: a line with a name and what the kernel should give, and its own lines below, indented."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Built-in and other targets through the tool, on the CPU."""
 
-from __future__ import annotations
-
 from gradprobe.inputs.options import parse
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.evidence import ProbeResult

@@ -1,7 +1,5 @@
 """A CUDA source compiled to a library for this CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -4,8 +4,6 @@ as with integers.
 The language itself takes maxima, minima and running sums in float32.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Patches of launches, of the language and of how a kernel's text is rewritten."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

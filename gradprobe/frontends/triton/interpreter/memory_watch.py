@@ -1,7 +1,5 @@
 """Memory: judges each access of interpreted kernels, and says which lanes are to be left out."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Plans: what a function of triton.language asks of the builder for the same types and constants,
 repeated. It sees no values, since a compiler has none."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

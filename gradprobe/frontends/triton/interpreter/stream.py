@@ -1,7 +1,5 @@
 """Stream: the one patch of Triton's interpreter for watching, of no more than is asked for."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import linecache

@@ -1,7 +1,5 @@
 """Runs kernels, and targets with planted faults, under the watcher."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Accesses: which elements loads and stores touch, and what later loads find there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

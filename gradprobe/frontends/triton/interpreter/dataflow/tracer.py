@@ -1,7 +1,5 @@
 """Tracer: each operation of a kernel becomes a node of a flow."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
