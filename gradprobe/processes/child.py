@@ -11,12 +11,13 @@ import os
 import pickle
 import queue
 import signal
+import struct
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 from .ended import raised_of
 from .resource_limits import one_for_numpy, setting_environment, words_of_loss
@@ -37,9 +38,10 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
     if with_parent:
         # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
         dies_with_parent()
-    stream: Connection[Message, bytes] = Connection(descriptor)
+    asked: Connection[Any, bytes] = Connection(descriptor)
+    answers = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - as long as this process
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
+    threading.Thread(target=_receive, args=(asked, received), daemon=True).start()
     one_for_numpy()
     gc.disable()  # importing torch makes a million objects and no garbage
     worker: Callable[[Any], Any] = repr
@@ -53,15 +55,15 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
         worker = worker_of(factory, pickle.loads(setup))
 
     answer = _answer(make)
-    stream.send(answer)
+    _send(answers, answer)
     if answer[0] != ANSWER:
         sys.exit(1)
     gc.freeze()
     gc.enable()
-    with heard_by(lambda value: stream.send((TOLD, pickle.dumps(value)))):
+    with heard_by(lambda value: _send(answers, (TOLD, pickle.dumps(value)))):
         while True:
             item = received.get()
-            stream.send(_answer(lambda: worker(pickle.loads(item))))  # noqa: B023 - called at once
+            _send(answers, _answer(lambda: worker(pickle.loads(item))))  # noqa: B023 - called at once
 
 
 def dies_with_parent() -> None:
@@ -70,10 +72,10 @@ def dies_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _receive(stream: Connection[Message, bytes], received: queue.SimpleQueue[bytes]) -> None:
+def _receive(asked: Connection[Any, bytes], received: queue.SimpleQueue[bytes]) -> None:
     try:
         while True:
-            received.put(stream.recv())
+            received.put(asked.recv())
     except (EOFError, ConnectionError):
         os.killpg(0, signal.SIGKILL)
     except OSError:
@@ -99,6 +101,31 @@ def _answer(work: Callable[[], Any]) -> Message:
 Message = tuple[str, bytes]
 """Its kind, and what it holds, pickled; of LOST, the device's error."""
 TOLD, ANSWER, RAISED, LOST = "told", "answer", "raised", "lost"
+# What stands before each message, so that what a target writes there is not read as one, and waited for.
+_HEAD, _SIGN = struct.Struct("!9sQ"), b"gradprobe"
+
+
+def _send(answers: IO[bytes], message: Message) -> None:
+    payload = pickle.dumps(message)
+    answers.write(_HEAD.pack(_SIGN, len(payload)))
+    answers.write(payload)
+    answers.flush()
+
+
+def messages(unread: bytearray) -> Iterator[Message]:
+    """Takes every whole message off what was read; ValueError where something else stands there."""
+    while unread:
+        if not _SIGN.startswith(unread[: len(_SIGN)]):
+            raise ValueError("no message")
+        end = _HEAD.size
+        end += _HEAD.unpack_from(unread)[1] if len(unread) >= end else 0
+        if len(unread) < max(end, _HEAD.size + 1):
+            return
+        payload = unread[_HEAD.size : end]
+        del unread[:end]
+        yield pickle.loads(payload)
+
+
 _listeners: list[Callable[[Any], object]] = []
 
 

@@ -55,8 +55,8 @@ def run_each(
 
     Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends its
     own item, and another takes its place. When the iterator ends or is closed, all children are gone with what they
-    started. Each takes no more than its share of `limits.limit`. Where a child cannot be made ready and no other is,
-    all remaining items end as that child did.
+    started. Each takes no more than its share of `limits.limit`. Where no other child is ready and none can be
+    made, once more where one was before, all remaining items end as that start did.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled.
@@ -122,7 +122,7 @@ class _Crew:
         own = {SHARED_BY: str(sharing), SHARE: str(most)}
         self._setup = pickle.dumps((factory, pickle.dumps(setup), own))
         self._most, self._echo = most, echo
-        self._left, self._seen = deque[int](), 0
+        self._left, self._seen, self._may_fail = deque[int](), 0, False
         self._events: queue.SimpleQueue[tuple[_Worker, str, Any]] = queue.SimpleQueue()
 
     def ends(self) -> Iterator[TaskResult]:
@@ -193,13 +193,19 @@ class _Crew:
         worker.index = None
         if kind == _UNMADE or found.crash:
             self.close(worker)
-        return self._without_start(found) if kind == _UNMADE else [found]
+        if kind == _UNMADE:
+            return self._without_start(found)
+        self._may_fail = True
+        return [found]
 
     def _without_start(self, ended: TaskResult) -> list[TaskResult]:
-        """The items that end with a child that failed to start: none where others work, else all."""
+        """The items that end with a child that failed to start: all, but where others work, or the one before did."""
         self._left.appendleft(ended.index)
         if any(other.is_ready for other in self.workers):
             self._places -= 1
+            return []
+        if self._may_fail:
+            self._may_fail = False
             return []
         lost = [*self._left]
         self._left.clear()

@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import resource
-import select
 import signal
 import sys
 import time
@@ -16,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NoReturn, TypeVar
 
 from .child import dies_with_parent, heard_by
@@ -94,10 +93,11 @@ class ParallelWork(Generic[Done]):
 def _hear(forks: Sequence[ParallelWork[Any]], until: float) -> None:
     """Waits for a piece of an answer, until a time at most, reads what has come, and ends what is late."""
     left = min(until, *(fork.late for fork in forks)) - time.monotonic()
-    for fork in select.select(forks, [], [], None if left == math.inf else max(0.0, left))[0]:
-        fork.hear()
+    ready = wait([fork.fileno() for fork in forks], None if left == math.inf else max(0.0, left))
     for fork in forks:
-        if time.monotonic() > fork.late:
+        if fork.fileno() in ready:
+            fork.hear()
+        elif time.monotonic() > fork.late:
             fork.end()
 
 

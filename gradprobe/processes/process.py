@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import Failure
-from .child import LOST, TOLD, WHERE, Message
+from .child import LOST, TOLD, WHERE, Message, messages
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, words_of
 from .resource_limits import VISIBLE, held_by, in_words
 
@@ -29,6 +29,7 @@ _START = (
 # Seconds between two looks; for a child to end that has closed its stream, and to write its stack.
 _LOOK, _CLOSING, _SAYING = 0.05, 1.0, 1.0
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
+_CLOSED = "closed the stream that it answers on, or wrote on it"
 
 
 class Child:
@@ -46,7 +47,8 @@ class Child:
         self._stream, theirs = Pipe()
         self._errors, writing = os.pipe()
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `stop`
-        self._open: list[Connection[Any, Message] | int] = [self._stream, self._errors]
+        self._unread = bytearray()
+        self._open: list[Connection[bytes, Any] | int] = [self._stream, self._errors]
         """What is not at its end."""
         try:
             self._process = self._started(early, device, theirs.fileno(), writing)
@@ -90,13 +92,12 @@ class Child:
             self._stream.send(payload)
         while True:
             lives = self.lives()
-            message = self._heard(min(_LOOK, max(0.0, late - now)))
-            if message is not None and message[0] == TOLD:
-                told(message[1])
-            elif message is not None:
+            for kind, found in self._heard(min(_LOOK, max(0.0, late - now))):
+                if kind == TOLD:
+                    told(found)
+                    continue
                 self._drain()
-                kind, found = message
-                return self._crash(DEVICE, found.decode()) if kind == LOST else message
+                return self._crash(DEVICE, found.decode()) if kind == LOST else (kind, found)
             now = time.monotonic()
             if unwanted():
                 if lives:
@@ -105,7 +106,7 @@ class Child:
             if lives and self._stream in self._open:
                 whole = now
             if (not lives and not wait(self._open, 0)) or now - whole > _CLOSING:
-                return self._crash(CRASH, "closed the stream that it answers on" * lives)
+                return self._crash(CRASH, _CLOSED * lives)
             if held_by(self._process.pid) > most:
                 words = f"stopped when it took more than {in_words(most)} of memory"
                 return self._crash(MEMORY, f"{words} (--max-memory)")
@@ -168,14 +169,18 @@ class Child:
         is_over = self._process.returncode is not None
         return not is_over and os.waitid(os.P_PID, self._process.pid, how) is None
 
-    def _heard(self, seconds: float) -> Message | None:
-        """Reads all that it has written, and one message."""
-        message = None
+    def _heard(self, seconds: float) -> list[Message]:
+        """Reads what it has written; the messages that are whole."""
+        found = list[Message]()
         for ready in wait(self._open, seconds):
             if ready is self._stream:
                 try:
-                    message = self._stream.recv()
-                except Exception:  # it is reset, ended, or a target wrote on it
+                    piece = os.read(self._stream.fileno(), 1 << 20)
+                    self._unread += piece
+                    found += messages(self._unread)
+                except Exception:  # it is reset, or a target wrote on it
+                    piece = b""
+                if not piece:
                     self._open.remove(self._stream)
             elif piece := os.read(self._errors, 1 << 20):
                 self._tail = (self._tail + piece)[-_TAIL_BYTES:]
@@ -184,7 +189,7 @@ class Child:
                         self._echo(self._decode(piece))
             else:
                 self._open.remove(self._errors)
-        return message
+        return found
 
 
 MARK = "GRADPROBE_CHILD"

@@ -63,6 +63,14 @@ def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
     assert time.monotonic() - start < 10
 
 
+def test_forks_answer_beside_more_files_than_select_takes():
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert in_forks(right=lambda: 1) == {"right": 1}
+    finally:
+        os.closerange(files[0], files[-1] + 1)
+
+
 def test_beside_jax_nothing_is_forked(monkeypatch):
     assert forks.may_fork()
     monkeypatch.setitem(sys.modules, "jaxlib", sys)

@@ -79,12 +79,15 @@ def test_gpus_are_told_without_a_driver(visible, names, monkeypatch, tmp_path):
 
 
 KILLED = "killed by SIGKILL (from outside; most often the system was out of memory)"
+CLOSED = "closed the stream that it answers on, or wrote on it"
 CRASHES = [
     (("segfault",), "killed by SIGSEGV (segmentation fault)"),
     (("leave", 5), "ended with exit code 5 before it answered (os._exit?)"),
     (("kill", signal.SIGKILL), KILLED),
     (("kill", signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
-    (("becoming", "sleep", "600"), "closed the stream that it answers on"),
+    (("becoming", "sleep", "600"), CLOSED),
+    (("writing", b"hello, world"), CLOSED),
+    (("writing", b"\0\0\0\x7f"), CLOSED),
     (("closing",), "ended with exit code 1 before it answered (os._exit?)"),
 ]
 
@@ -181,11 +184,15 @@ def test_a_worker_that_cannot_be_made_ends_all_after_one_start(how, told, tmp_pa
     assert Path(log).read_text() == "made\n"
 
 
-def test_a_start_that_fails_while_no_other_child_works_ends_the_rest(tmp_path):
+@pytest.mark.parametrize(("how", "starts", "lost"), [("first", 3, 8), ("but the second", 10, 0)])
+def test_two_starts_in_a_row_that_fail_while_no_other_child_works_end_the_rest(
+    tmp_path, how, starts, lost
+):
     log = str(tmp_path / "log")
-    ends = list(run_each(UNMADE, (log, "twice"), range(9)))
-    assert [end.crash.words.endswith("while it started") for end in ends] == [False] + [True] * 8
-    assert Path(log).read_text() == "made\n" * 2
+    ends = list(run_each(UNMADE, (log, how), range(9)))
+    told = [end.crash.words.endswith("while it started") for end in ends]
+    assert told == [False] * (9 - lost) + [True] * lost
+    assert Path(log).read_text() == "made\n" * starts
 
 
 def test_two_workers_work_at_once_and_results_come_as_they_are_done():
