@@ -25,11 +25,11 @@ from .report_forms import Forms, write_failure
 
 COMMANDS = (
     *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
-    *("run", "show", "doctor", "init"),
+    *("run", "show", "doctor", "init", "explain"),
 )
 """Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
 _PLACES = {
-    **dict.fromkeys(("audit", "doctor", "init", "lint", "run"), "single_commands"),
+    **dict.fromkeys(("audit", "doctor", "explain", "init", "lint", "run"), "single_commands"),
     **dict.fromkeys(("diff", "fix", "show", "shrink"), "last_check_commands"),
     **dict.fromkeys(("mutate", "strides", "sweep"), "plan_commands"),
 }

@@ -1,7 +1,8 @@
-"""Commands of one question: `audit`, `doctor`, `lint`, `run` and `init`."""
+"""Commands of one question: `audit`, `doctor`, `explain`, `lint`, `run` and `init`."""
 
 import inspect
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,7 @@ _TARGET = "What the workflow checks (default: as pyproject.toml says, else lazy)
 _CI = "Write a workflow for github, and no adapter"
 _LIST = "List the built-in targets"
 _JSON = "Write that list as JSON; - for stdout"
+_WORD = "A fault (stride/do-head), its class (S1), a rule (GP010) or a budget (tf32)"
 _COMMAND = "The command that runs the program"
 _WATCH = "MODULE:FUNCTION, the attention to watch"
 _CHECKED = "What to check with the real inputs (default: FUNCTION)"
@@ -94,6 +96,21 @@ def _linted(request: CheckRequest, json_file: str | None) -> int:
     inquiry = inquire(request.target, request.family)
     show_document(json_file, lint_as_json(inquiry), render_lint(inquiry, width()))
     return 1 if inquiry.findings else 0
+
+
+@Command(has_case=False, is_run=False)
+def explain(call: Call, word: Annotated[str | None, argument("WORD", _WORD)] = None) -> int:
+    """Say what a word of a report means, how it looks, where it was seen, and what to try; without one, list all."""
+    from ..commands.explain import explained
+
+    if not sys.stdout.isatty():
+        write_stdout(explained(word))
+    else:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(explained(word)))
+    return 0
 
 
 @Command("family reference isolate")

@@ -162,7 +162,6 @@ OPTIONS = (
 MOVED = {
     "compare": "gradprobe show OLD.json NEW.json",
     "targets": "gradprobe init --list",
-    "explain": "docs/explain.md says what the words of a report mean",
     "contract": "gradprobe check TARGET --contract",
     "baseline": "gradprobe check TARGET --baseline FILE keeps errors, and compares them once they are there",
     "--class": "gradprobe mutate plants faults of every class, and --sample says how many",

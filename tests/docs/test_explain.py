@@ -13,6 +13,7 @@ from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.numerics.evenness import NAME
 from gradprobe.render.alerts import RULES
 from gradprobe.source.lint import FOREIGN
+from tests.cli.command import run
 
 PACKAGE = Path(gradprobe.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "explain.md"
@@ -89,3 +90,14 @@ def test_each_says_what_it_is_how_it_looks_where_it_was_seen_and_what_to_try():
             seen = re.search(r"\*\*Seen:\*\* .*<(.*)>", text)
             assert (seen is None) == (name in _OWN), name
             assert seen is None or _LINK.fullmatch(seen[1]), name
+
+
+def test_explain_prints_the_entries_of_a_word_and_names_one_that_is_close():
+    page = PAGE.read_text()
+    stride = page[page.index("### stride\n") : page.index("### store\n")]
+    assert run("explain stride/do-head").out == stride.rstrip() + "\n"
+    assert run("explain AccessOutsideTensor").out.startswith("### GP010\n")
+    assert run("explain race").out.count("### ") == 4  # and those of that class
+    assert run("explain").out.startswith("- `stride`: A tensor is read with another tensor's")
+    refused = run("explain strid")
+    assert (refused.code, refused.out, "did you mean 'stride'?" in refused.err) == (2, "", True)
