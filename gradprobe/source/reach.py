@@ -1,4 +1,4 @@
-"""Reach: what runs can show of a function: statements, branches, turns of loops."""
+"""Reach: what runs can show of a function: statements, branches and flags, turns of loops."""
 
 import ast
 from collections.abc import Collection, Sequence
@@ -13,6 +13,7 @@ from .syntax import (
     bound_in,
     head_of,
     inside,
+    last_name,
     lines_of,
     names_in,
     read_by,
@@ -20,7 +21,7 @@ from .syntax import (
     statements,
 )
 
-STATEMENT, SIDE, TURNS, CALLER = "statement", "side", "turns", "caller"
+STATEMENT, SIDE, TURNS, FLAG, CALLER = "statement", "side", "turns", "flag", "caller"
 # A loop that had this many turns or more had several.
 SEVERAL = 2
 _TURNS = ("no turn", "one turn", "several turns")
@@ -33,7 +34,7 @@ _VARYING = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 class Goal:
     kind: str
     line: int
-    """Of a caller that of the function."""
+    """Of a flag and a caller that of the function."""
     value: int = 0
     """Which side, 0 or 1; how many turns."""
     name: str = ""
@@ -43,6 +44,7 @@ class Goal:
         return {
             SIDE: f"line {self.line} where its condition is {'true' if self.value else 'false'}",
             TURNS: f"the loop of line {self.line} with {_TURNS[self.value]}",
+            FLAG: f"{self.name} = {bool(self.value)}",
             CALLER: self.name,
             STATEMENT: f"line {self.line}",
         }[self.kind]
@@ -82,8 +84,20 @@ class Reach:
         return {each.arg: _is_constexpr(each) for each in arguments_of(self.function)}
 
     @cached_property
+    def flags(self) -> dict[str, set[int]]:
+        """By argument that a conditional expression asks, the lines of what it chooses."""
+        found = dict[str, set[int]]()
+        for node in inside(self.function, ast.IfExp):
+            name = last_name(getattr(node.test, "operand", node.test))
+            if name in self._arguments:
+                found.setdefault(name, set()).update(lines_of(node))
+        return found
+
+    @cached_property
     def goals(self) -> set[Goal]:
-        found = {Goal(CALLER, self.function.lineno, 0, name) for name in self.callers}
+        at = self.function.lineno
+        found = {Goal(CALLER, at, 0, name) for name in self.callers}
+        found |= {Goal(FLAG, at, side, name) for name in self.flags for side in (0, 1)}
         for node in self.nodes.values():
             if refuses([node]):
                 continue
@@ -105,7 +119,7 @@ class Reach:
         left, hidden = sorted(self.goals - set(reached)), set[int]()
         for goal in left:
             hidden.update(self._side(goal) if goal.kind == SIDE else ())
-        return [goal for goal in left if goal.kind == CALLER or goal.line not in hidden]
+        return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
         """Whether the edit changes, or feeds, what runs there alone, or calls it.
@@ -115,6 +129,8 @@ class Reach:
         """
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
+        if goal.kind == FLAG:
+            return not self.edited.isdisjoint(self.flags[goal.name])
         statement = self.nodes[goal.line]
         lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
         if self.edited & {*lines, *head_of(statement)}:

@@ -12,7 +12,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.reach import SIDE
+from gradprobe.source.reach import FLAG, SIDE
 from gradprobe.source.rewrites.candidate import Candidate
 from gradprobe.source.syntax import Edit
 from gradprobe.targets.find import find_target
@@ -96,7 +96,7 @@ def judge_of(*, lengths=(), wrong=(), harm=0, run=(), laid=()):
         reached = frozenset(
             goal for goal in goals
             if goal.line != 11 and (goal.line, goal.value) != (10, 1)
-            and (goal.kind != SIDE or goal.value or goal.line == 10)
+            and (goal.kind not in (FLAG, SIDE) or goal.value or goal.line == 10)
         )  # fmt: skip
         return EditResult(matches=True, reached=reached)
 
@@ -111,12 +111,12 @@ def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being
     came = judged(9, "X, x", "X, x * 1")
     assert (came.doubts, came.not_run) == ([], [])
     conditions = ["line 7 where its condition is false", "line 10 where its condition is true"]
-    assert came.beyond == conditions
+    assert came.beyond == ["CAUSAL = False", *conditions]
 
 
 @pytest.mark.parametrize(
     ("line", "old", "new", "not_run"),
-    [(11, "T)", "T + 1)", "line 10 where its condition is true"),
+    [(6, "CAUSAL", "not CAUSAL", "CAUSAL = False"), (11, "T)", "T + 1)", "line 10 where its condition is true"),
      (7, "CAUSAL", "CAUSAL > 0", "line 7 where its condition is false"),
      (14, "16", "32", "line 10 where its condition is true")],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run of a function comes to: statements, sides of branches, turns of loops and callers."""
+"""What a run of a function comes to: statements, sides of branches, turns of loops, flags and callers."""
 
 import importlib.util
 
@@ -51,6 +51,7 @@ def left(folder, *calls):
 def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
     assert left(tmp_path, ("kernel", 1, True, 0)) == [
         "other",
+        "flag = False",
         "line 14 where its condition is true",
         "line 16 where its condition is true",
         "line 23",

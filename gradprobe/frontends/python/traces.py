@@ -18,7 +18,7 @@ import torch
 from ...inputs.memory import Array
 from ...model.report import CauseLine
 from ...source.kernel_file import KernelFile
-from ...source.reach import CALLER, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
+from ...source.reach import CALLER, FLAG, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
 from .. import plain_function
 
 
@@ -32,7 +32,7 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
         reach = by_name.get(frame.f_code.co_name)
         if reach is None or frame.f_code.co_filename != file:
             return None
-        reached.update(_callers_of(reach, frame))
+        reached.update(_of_arguments(reach, frame))
         return _Call(reach, reached).stepped
 
     sys.settrace(called if functions else before)
@@ -42,8 +42,13 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
         sys.settrace(before)
 
 
-def _callers_of(reach: Reach, frame: FrameType) -> Iterator[Goal]:
+def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
     line, above, file = reach.function.lineno, frame.f_back, frame.f_code.co_filename
+    for name in reach.flags:
+        value = frame.f_locals.get(name)
+        value = getattr(value, "value", value)
+        if value is None or isinstance(value, (bool, int)):
+            yield Goal(FLAG, line, int(bool(value)), name)
     while reach.callers and above is not None:
         name = above.f_code.co_name
         if above.f_code.co_filename == file and name in reach.callers:
