@@ -294,7 +294,7 @@ class Table:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
             if diagnosis.kind == "value":
                 is_denied = False
-                stands = self._in_agreeing_kernels(diagnosis)
+                stands = self._in_agreeing_kernels(self._after_export(diagnosis))
             agreed += [] if is_denied else stands
             # What is exported may be made anew in kernels, and be wrong there.
             steps = {*diagnosis.says_wrong}.difference(GRADIENT_OF.values())
@@ -313,6 +313,22 @@ class Table:
         if len(where) == len(value.where):
             return [value]
         return [replace(value, where=tuple(where), evidence=())] if where else []
+
+    def _after_export(self, value: Diagnosis) -> Diagnosis:
+        found, later = list[tuple[str, str]](), list[str]()
+        for name in value.says_wrong:
+            found += self._shown.get(name, ())
+        for name in reached(value.says_wrong, self._family):
+            if name not in value.says_wrong and MISMATCH in self._in(name):
+                later.append(name)
+        # What kernels hold is right only where it was seen, which may be before the line.
+        if not later or {*found} != {("", MATCH)}:
+            return value
+        line = value.where[0]
+        summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
+        return replace(
+            value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later)
+        )
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
         shown = [self._in(name, kernel) for name in names if name in self._names]

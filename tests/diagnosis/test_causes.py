@@ -130,5 +130,11 @@ def test_a_value_of_one_kernel_is_nothing_to_another():
     assert left.evidence == ()
 
 
+def test_a_value_that_is_right_where_it_was_exported_is_spoilt_on_the_way_to_what_is_wrong():
+    (told,) = agreeing([value("dS", "one")], {"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH})
+    assert (told.fault, told.says_wrong, told.where[0].line) == ("value/dQ", ("dQ",), 7)
+    assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
+
+
 def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees_better():
     assert agreeing([OF_DS, OF_BOTH], EXPORTED) == [OF_BOTH]

@@ -21,6 +21,8 @@ _OF_LAZY = (
     _in("lazy", "p_squared_in_ds", (DQ, "ds = p * (dp", "ds = p * p * (dp")),
     _in("lazy", "logistic_in_place_of_exp", (DQ, "p = tl.exp(s - lse[:, None])",
         "p = tl.where(valid, tl.sigmoid(tl.where(valid, s, 0.0) - lse[:, None]), 0.0)")),
+    _in("lazy", "exp_by_three_terms_of_its_series", (DKDV, "p = tl.exp(s - lse[None, :])",
+        "x = tl.where(valid, s, 0.0) - lse[None, :]\n" "        p = tl.where(valid, 1.0 + x + 0.5 * x * x, 0.0)")),
     _in("lazy", "dp_clamped", (DQ, "        ds = p * (dp - delta[:, None])",
         "        dp = tl.minimum(tl.maximum(dp, -1.0), 1.0)\n        ds = p * (dp - delta[:, None])")),
     _in("lazy", "odd_keys_count_half_as_much_again", (DQ, "ds = p * (dp - delta[:, None])",
@@ -44,6 +46,7 @@ _OF_FLASH = (
         "dv = tl.maximum(dv, tl.dot(p.to(do.dtype), do, input_precision=DOTS))")),
     _in("flash", "p_fades_with_the_distance", (FLASH_DKDV, "dv += tl.dot(p.to",
         "p = p * tl.exp(-0.002 * (distance * distance).to(tl.float32))\n            dv += tl.dot(p.to")),
+    _in("flash", "cube_of_ds_added", (FLASH_DQ, "ds.to(k.dtype)", "(ds + 20.0 * ds * ds * ds).to(k.dtype)")),
 )  # fmt: skip
 
 _OF_CUDA = (
@@ -53,6 +56,7 @@ _OF_CUDA = (
         ("flash_dq", "dot(tile.dout[i], tile.v[j])", "dot(tile.dout[i], tile.v[j ^ 1])")),
     _in("flash-cuda", "hyperbola_in_place_of_exp",
         ("flash_dq", "expf(s - tile.lse[i])", "1.0f / (1.0f + (tile.lse[i] - s) * (tile.lse[i] - s))")),
+    _in("flash-cuda", "root_of_p_in_dv", ("flash_dkdv", "tile.p[i][j] = p;", "tile.p[i][j] = sqrtf(p);")),
 )  # fmt: skip
 
 UNCOVERED = (*_OF_LAZY, *_OF_FLASH, *_OF_CUDA)
