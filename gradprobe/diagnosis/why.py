@@ -10,6 +10,7 @@ from msgspec import structs
 from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
+from ..model.layout_run import MISMATCH
 from ..model.number import LAMBDA
 from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -228,12 +229,12 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     findings = first.measured.comparison.findings.values() if first.measured is not None else ()
     # No more than a coarser arithmetic errs, which other values at another length may not show.
     is_slight = all(finding.max_ratio <= LAMBDA for finding in findings)
-    is_asked = first.memory or not (explained or is_slight)
+    is_asked = first.verdict == MISMATCH and (first.memory or not (explained or is_slight))
     words = check.right_at(first) if is_asked else ""
     if not words:
         return found
     merged = [each for each in found if first.layout in each.layouts and each.kind in _MISREAD]
-    if explained or not merged:
+    if explained or not (first.memory and merged):
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found

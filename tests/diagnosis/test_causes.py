@@ -54,19 +54,29 @@ def test_beside_a_load_whose_loop_runs_on_what_ends_that_loop_is_told(tmp_path):
         assert ("end its loop" in cause.fix) == runs_on
 
 
-def test_no_other_length_is_asked_for_where_a_cause_is_predicted_or_rounding_may_decide():
-    def check(ratio):
-        comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
-        measured = SimpleNamespace(comparison=comparison)
-        run = SimpleNamespace(
-            layout="contiguous", memory=(), measured=measured, verdict="mismatch"
-        )
-        return FailedCheck(None, [run], right_at=pytest.fail)
+LOAD = Diagnosis("load/k", "S1", "of other elements", 1.0, layouts=("contiguous",))
+RIGHT_AT = "contiguous, it is right at --seqlen 64: it takes multiples of a block, and does not refuse other lengths"
+# How far off, the verdict, what was seen of memory, what is predicted, whether others are asked for, what is known.
+LENGTHS = {
+    "a cause is predicted": (100.0, MISMATCH, (), {"load/k"}, False, []),
+    "rounding may decide": (1.04, MISMATCH, (), (), False, []),
+    "it is right in the first layout": (0.5, MATCH, ("a warning",), (), False, []),
+    "nothing leaves a tensor": (100.0, MISMATCH, (), (), True, [RIGHT_AT]),
+}
 
-    of, tail = check(100.0), Diagnosis("tail/k", "M3", "the tail", 1.0)
-    of.predicted = {"tail/k"}
-    assert by_length(of, [tail]) == [tail]
-    assert by_length(check(1.04), []) == []
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_one_cause_is_left_alone_where_the_length_is_none(name):
+    ratio, verdict, memory, predicted, is_asked, known = LENGTHS[name]
+    comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
+    measured = SimpleNamespace(comparison=comparison)
+    run = SimpleNamespace(
+        layout="contiguous", memory=memory, measured=measured, verdict=verdict
+    )
+    right_at = (lambda first: "--seqlen 64") if is_asked else pytest.fail
+    check = FailedCheck(None, [run], right_at=right_at, predicted=predicted)
+    assert by_length(check, [LOAD]) == [LOAD]
+    assert check.known == known
 
 
 def finding(name, status):
