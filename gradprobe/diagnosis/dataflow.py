@@ -49,6 +49,12 @@ def seen_in_dataflow(
 # --- what explains a run
 
 
+def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    from .explainers.values import never_stored
+
+    return never_stored(run)
+
+
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
     """What leads to a wrong O, of which gradients are made."""
     return iter(suspects(run, ["O"]) if "O" in run.wrong and len(run.wrong) > 1 else ())
@@ -60,6 +66,8 @@ ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     ("dataflow/misread", transposed),
     # Of other elements everything is wrong, and each operation right.
     ("dataflow/misread", lambda run: misread_in(run.flow)),
+    # What is stored nowhere has no value that could be wrong.
+    ("dataflow/values", _never_stored),
     # Gradients are made of O: what they show is its doing.
     ("dataflow", _of_forward),
 )

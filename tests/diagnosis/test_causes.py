@@ -70,9 +70,7 @@ def test_one_cause_is_left_alone_where_the_length_is_none(name):
     ratio, verdict, memory, predicted, is_asked, known = LENGTHS[name]
     comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
     measured = SimpleNamespace(comparison=comparison)
-    run = SimpleNamespace(
-        layout="contiguous", memory=memory, measured=measured, verdict=verdict
-    )
+    run = SimpleNamespace(layout="contiguous", memory=memory, measured=measured, verdict=verdict)
     right_at = (lambda first: "--seqlen 64") if is_asked else pytest.fail
     check = FailedCheck(None, [run], right_at=right_at, predicted=predicted)
     assert by_length(check, [LOAD]) == [LOAD]
@@ -141,7 +139,9 @@ def test_a_value_of_one_kernel_is_nothing_to_another():
 
 
 def test_a_value_that_is_right_where_it_was_exported_is_spoilt_on_the_way_to_what_is_wrong():
-    (told,) = agreeing([value("dS", "one")], {"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH})
+    (told,) = agreeing(
+        [value("dS", "one")], {"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}
+    )
     assert (told.fault, told.says_wrong, told.where[0].line) == ("value/dQ", ("dQ",), 7)
     assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
 

@@ -1,5 +1,6 @@
 """What the dataflow of interpreted kernels shows: nothing of right ones, and the line of wrong ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
-from gradprobe.diagnosis.explainers.values import other_factors
+from gradprobe.diagnosis.explainers.values import never_stored, other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter import dataflow as graph
 from gradprobe.targets.find import find_target
@@ -38,6 +39,7 @@ def test_in_a_right_kernel_every_result_is_what_it_is_called(of, layout, options
         assert known
         assert all(each.startswith(words) for each in known)
     visits = {storages.get(home, ""): counts for home, counts in flow.visits.items()}
+    assert not [*never_stored(replace(run, wrong=("O", "dQ", "dK", "dV", "delta", "LSE")))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
 
@@ -58,6 +60,9 @@ WRONG = {
     "a range that never runs": (Edit(DQ, RANGE, NEVER), {}, "dQ", "pairs", "dQ"),
     "k across in a dot": (Edit(DQ, "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)"), CAUSAL, "dQ", "value", ""),
     "k of half the dims": (Edit(DQ, f"{K_TILE}, head_dim", f"{K_TILE}, head_dim // 2"), CAUSAL, "dQ", "masked", "k"),
+    "tiles of one head that no program stores": (
+        Edit(DQ, "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)"), {}, "dQ", "unstored", "dQ",
+    ),
     # Of a load and a store that disagree the load is right where something right is made of it.
     "bias from the end": (
         Edit("add_bias", "bias_ptr + distance", "bias_ptr + (window - 1 - distance)"), {"seqlen": 20, "heads": 1},

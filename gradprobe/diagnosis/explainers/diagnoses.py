@@ -29,7 +29,7 @@ class Suspect:
     kind: str
     """load, store: of other elements; masked: what is needed is left out; value: the operands are
     right and the result is not; stored: right but for a constant; pairs: rows and keys are left
-    out."""
+    out; unstored: no program stores them."""
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site
@@ -65,6 +65,7 @@ _KINDS = {
     "value": ("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
     "stored": ("A", "stored", "{kernel} {reason}"),
     "pairs": ("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
+    "unstored": ("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
 
 
@@ -116,6 +117,7 @@ def _summary(group: Sequence[Suspect]) -> str:
     is_by_key = {*names} <= {"dK", "dV"}
     return _KINDS[first.kind][2].format(
         kernel=first.site.kernel,
+        name=first.name,
         tensor=title(first.name),
         reason=first.reason,
         value=step or "a value",
@@ -160,6 +162,8 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
         passed = gathered("lint", passed_of_others, file, kernel, suspect.name)
         yield from noted(map(attrgetter("where.line"), passed), "passed here")
         yield from noted(() if entering else own.address(line), note)
+    if kind == "unstored":
+        yield from noted(own.grids(kernel), "launched here")
     for of, at in ((file, line), *entering) if kind == "value" else ():
         yield from noted(source(of).masks(at, of_accesses=False), "the mask", of)
         # Where it is another name of what is not masked, it may be masked there.

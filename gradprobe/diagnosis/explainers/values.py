@@ -8,9 +8,17 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind
+from ...frontends.triton.interpreter.dataflow import CASTS, AccessLine, Node, Role, Site, behind
 from ...inputs.memory import Array
-from ...model.intermediates import MATRIX_OF, SUMMED_WITH, in_place_of, made_of
+from ...model.intermediates import (
+    AXIS_WORDS,
+    MATRIX_OF,
+    SUMMED_WITH,
+    in_place_of,
+    made_of,
+    title,
+)
+from ...model.number import plural
 from ..follow import STORED, FollowedRun
 from .diagnoses import Chain, Suspect, blamed
 from .misread import is_loaded
@@ -284,3 +292,50 @@ def summing(node: Node) -> tuple[Site, ...]:
         if found:
             return found
     return (node.site,)
+
+
+# --- what no program stores
+
+
+def never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    """Results of which no program stores some rows or keys, heads or batches."""
+    of_numbers, by_name = {at.kernel for at in run.flow.empty.values()}, dict[str, AccessLine]()
+    for access in run.flow.sources:
+        name = title(access.tensor)
+        # A mere number is right where no pair is seen; scores are stored where they are worked on.
+        if access.is_load or name not in run.wrong or access.site.kernel in of_numbers:
+            continue
+        first = by_name.setdefault(name, access)
+        if first is not access and first.letters == access.letters:
+            filled, behind = first.filled | access.filled, first.behind & access.behind
+            by_name[name] = replace(first, filled=filled, behind=behind)
+    for name, store in by_name.items():
+        site, never = store.site, _needed(run, store.letters) & ~store.filled
+        if {"m", "n"} <= {*store.letters} or not never.any():
+            continue
+        first = zip(store.letters, np.argwhere(never)[0], strict=True)
+        place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
+        many = plural(int(never.sum()), AXIS_WORDS[store.letters[-1]])
+        reason = f"no program stores {many} of {name}, the first at {place}"
+        beside = tuple(map(run.flow.lines.__getitem__, _placing(run, store)))
+        yield Suspect("unstored", name, site, site.lines, reason, beside=beside)
+
+
+def _needed(run: FollowedRun, letters: str) -> Array:
+    """[of these axes] bool: where a row sees a key."""
+    valid, kept = run.roles.valid, letters.replace("g", "h")
+    needed = valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
+    if "g" not in letters:
+        return needed
+    axis = letters.index("g")
+    shape = (*needed.shape[:axis], run.flow.sizes["g"], -1, *needed.shape[axis + 1 :])
+    return needed.reshape(shape).any(axis + 1)
+
+
+def _placing(run: FollowedRun, store: AccessLine) -> list[int]:
+    shared = store.behind
+    for source in run.flow.sources:
+        is_own = source.site.kernel == store.site.kernel and not source.is_derived
+        if is_own and source.letters and (_needed(run, source.letters) & ~source.filled).any():
+            shared &= source.behind
+    return sorted(shared, reverse=True)
