@@ -313,8 +313,8 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
         site, never = store.site, _needed(run, store.letters) & ~store.filled
         if {"m", "n"} <= {*store.letters} or not never.any():
             continue
-        first = zip(store.letters, np.argwhere(never)[0], strict=True)
-        place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
+        at = zip(store.letters, np.argwhere(never)[0], strict=True)
+        place = ", ".join(f"{AXIS_WORDS[letter]} {index}" for letter, index in at)
         many = plural(int(never.sum()), AXIS_WORDS[store.letters[-1]])
         reason = f"no program stores {many} of {name}, the first at {place}"
         beside = tuple(map(run.flow.lines.__getitem__, _placing(run, store)))
