@@ -1,5 +1,7 @@
 """Small second cases of a target that matches: what its case did not use is tried, or listed."""
 
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -8,20 +10,21 @@ from operator import attrgetter
 from typing import Any
 
 from ..inputs.options import flags, with_others
-from ..model.allowance import Client
-from ..model.case import flag_of
+from ..model.allowance import LAST_RESORT, Client
+from ..model.case import Case, flag_of
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
 from ..numerics.evidence import ProbeResult
 from ..probing.compilation import Compilation
+from ..processes.forks import Forks, may_fork
 from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
 from .resolve import Problem
 
 # A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
-_SHORT = 24
+_SHORT, _LONGER = 24, 40
 _BATCHES, _HEADS = 3, 10
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
@@ -30,7 +33,8 @@ _CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sin
 _CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
 # For what kernels are not compiled anew: other numbers of the same types alone.
 _OF_NUMBERS = ("--batch", "--heads")
-RIGHT, WRONG, UNTRIED = "right", "wrong", "untried"
+# What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
+RIGHT, WRONG, DOUBTFUL, UNTRIED = "right", "wrong", "doubtful", "untried"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +45,10 @@ class Ability:
     flag: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Words of a small case that uses it; empty where none is run."""
+    is_declared: bool = True
+    """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
+    shown_by: frozenset[str] = frozenset()
+    """The results of which one that is right shows that it is taken, where no parameter does."""
 
     @property
     def sentence(self) -> str:
@@ -48,10 +56,7 @@ class Ability:
 
 
 def unused_abilities(problem: Problem) -> Iterator[Ability]:
-    """What a case does not use, the simplest first; an option that was given stays as it is.
-
-    What a target's parameters do not say that it takes is never run: it would be no fault.
-    """
+    """What a case does not use, the simplest first; an option that was given stays as it is."""
     case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
     is_grouped, has_heads = case.heads != case.kv_heads, "h" in case.shapes
@@ -69,9 +74,16 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
     if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
         yield Ability("both sides of a window", "--window")
     if is_softmax and has_heads and not is_grouped:
-        yield Ability("grouped heads", "--kv-heads")
+        # No other has one of these results right than who gives each head its key head.
+        options, shown_by = small(heads=4, kv_heads=2), frozenset({"O", "dQ", "dK", "dV"})
+        yield Ability("grouped heads", "--kv-heads", options, False, shown_by)
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        yield Ability("other numbers of keys", "--seqlen-k")
+        flat = {"causal": False} if case.causal else {}  # a mask would count from a corner
+        is_run = not flat or "causal" in takes
+        options = small(seqlen_q=_SHORT, seqlen_k=_LONGER, **flat) if is_run else {}
+        yield Ability("other numbers of keys", "--seqlen-k", options, False)
+    if case.pattern == Case.pattern and (options := small(pattern="negative")):
+        yield Ability("logits near -120", "--pattern negative", options, False)
     if is_square and small().get("seqlen") == _SHORT and (options := small(seqlen=1)):
         yield Ability("a single row and key", "--seqlen", options)
     for name, option in _CONVENTIONS.items():
@@ -86,11 +98,11 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     if is_alone or problem.fixed & options.keys():
         return {}
     sizes = {"batch": 1} | ({"heads": 2} if case.kv_heads == case.heads else {})
-    if not {*OF_LENGTH} & problem.request.options.keys():
+    if not {*OF_LENGTH} & (problem.request.options.keys() | options.keys()):
         sizes["seqlen"] = _SHORT
     given = {name: size for name, size in sizes.items() if name not in problem.fixed} | options
-    length = given.get("seqlen", 0)
-    rows, keys = length or case.seqlen_q, length or case.seqlen_k
+    rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
+    keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
     scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys
     return given if scores <= _MOST_SCORES else {}
 
@@ -102,8 +114,10 @@ def with_second_cases(
     """The report of a match with what it leaves unchecked; of a second case if one is wrong."""
     client.tick("small second cases", 0.0)
     outcomes = _tried_all(problem)
-    left = [ability.sentence for ability in outcomes if outcomes[ability] == UNTRIED]
-    report = replace(report, not_checked=tuple(dict.fromkeys(left)))
+    told = defaultdict[str, dict[str, None]](dict)
+    for ability, outcome in outcomes.items():
+        told[outcome][ability.sentence] = None
+    report = replace(report, not_checked=(*told[UNTRIED],), undeclared=(*told[DOUBTFUL],))
     wrong = next((ability for ability in outcomes if outcomes[ability] == WRONG), None)
     if wrong is None:
         return report, problem
@@ -124,32 +138,50 @@ def with_second_cases(
 def _tried_all(problem: Problem) -> dict[Ability, str]:
     """What comes of a small case of each ability; wrong is also a kernel that does not compile.
 
-    On a GPU only what compiles nothing anew is run.
+    On a GPU only what compiles nothing anew is run; what is not declared in forks, which a kernel may end.
     """
     found = dict.fromkeys(unused_abilities(problem), UNTRIED)
+    on_cpu = problem.case.device == "cpu"
+    forks = may_fork() and not problem.target.surroundings.sets_threads
     asked = dict[Ability, Compilation]()
-    with ExitStack() as stack:
+    with ExitStack() as stack, Forks(1) as apart:
         for ability in found:
-            if ability.options and (problem.case.device == "cpu" or ability.flag in _OF_NUMBERS):
-                trial = tried(problem, ability.options)
-                found[ability] = _judged(trial)
-                asked[ability] = stack.enter_context(Compilation())
-                if trial.record is not None:
-                    asked[ability].begin(trial.record)
+            if not ability.options or not (on_cpu or ability.flag in _OF_NUMBERS):
+                continue
+            if not ability.is_declared:
+                if forks:
+                    apart.add(ability, partial(_tried_apart, problem, ability))
+                continue
+            trial = tried(problem, ability.options)
+            found[ability] = _judged(ability, trial)
+            asked[ability] = stack.enter_context(Compilation())
+            if trial.record is not None:
+                asked[ability].begin(trial.record)
+        for ability, outcome in apart.answers(time.monotonic() + LAST_RESORT):
+            found[ability] = outcome or UNTRIED
         for ability, compilation in asked.items():
             if compilation.result()[0]:
                 found[ability] = WRONG
     return found
 
 
-def _judged(trial: Fit) -> str:
+def _tried_apart(problem: Problem, ability: Ability) -> str:
+    return _judged(ability, tried(problem, ability.options))
+
+
+def _judged(ability: Ability, trial: Fit) -> str:
     """What a coarser arithmetic may make is right, and what is refused nothing to tell."""
+    wrong = WRONG if ability.is_declared else DOUBTFUL
     if trial.failure is not None:
         if isinstance(trial.failure, (UsageFailure, NoRoom)):
             return UNTRIED
-        return RIGHT if refuses(trial.failure) else WRONG
+        return RIGHT if refuses(trial.failure) else wrong
     run = trial.run
     assert run is not None and run.measured is not None  # noqa: PT018
-    ratios = map(attrgetter("max_ratio"), run.measured.comparison.findings.values())
+    findings = run.measured.comparison.findings
+    ratios = map(attrgetter("max_ratio"), findings.values())
     is_near = max(ratios) <= LAMBDA and ERROR not in map(attrgetter("severity"), run.memory)
-    return RIGHT if run.matches or is_near else WRONG
+    if run.matches or is_near:
+        return RIGHT
+    is_shown = any(not findings[name].mismatched for name in ability.shown_by & findings.keys())
+    return WRONG if is_shown else wrong

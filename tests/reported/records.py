@@ -131,17 +131,20 @@ _OUTPUTS = [
 
 # What a target may take and its case does not use is tried in a small second case, or listed as not checked.
 _WRONG_BESIDE = {
-    "of_two_batches": "a third batch", "no_row_alone": "a single row and key", "causal_alone": "a causal mask",
-    "deaf_to_scale": "another scale",
+    "of_two_batches": "a third batch", "first_of_a_group": "grouped heads", "no_row_alone": "a single row and key",
+    "causal_alone": "a causal mask", "deaf_to_scale": "another scale",
 }  # fmt: skip
-_SIZES = ["grouped heads (--kv-heads)", "other numbers of keys (--seqlen-k)"]
-_LISTED = {"attention": _SIZES, "with_softcap": [*_SIZES, "--softcap", "--bias"]}
+_GROUPED = ["grouped heads (--kv-heads)"]
+_LISTED = [
+    ("attention", [], []), ("with_softcap", ["--softcap", "--bias"], []), ("one_key_head_each", [], _GROUPED),
+    ("without_maximum", [], ["logits near -120 (--pattern negative)"]), ("ends_its_process", _GROUPED, []),
+]  # fmt: skip
 _SILENCE = [
     *_at_night([Record(f"unused.py:{name} --fix-budget 0 --no-recover", 1, "",
         says=f'"beyond": "{words}: -- | right as it was asked for, wrong with {words}')
         for name, words in _WRONG_BESIDE.items()], 2),
-    *_at_night([Record(f"unused.py:{words}", case="", says=f'"beyond": "" | "not_checked": {json.dumps(listed)}')
-        for words, listed in _LISTED.items()], 1),
+    *_at_night([Record(f"unused.py:{words}", case="", says=f'"beyond": "" | "not_checked": {json.dumps(listed)}'
+        f' | "undeclared": {json.dumps(undeclared)}') for words, listed, undeclared in _LISTED], 5),
     Record("unused.py:of_two_batches --batch 2 --heads 4", case="",
         says='"not_checked": ["a third batch (--batch)", "a tenth head (--heads)"'),
 ]  # fmt: skip

@@ -1,5 +1,7 @@
 """Right in the default case; each is wrong, or may be, in what that case does not use."""
 
+import os
+
 import torch
 
 
@@ -37,6 +39,34 @@ def causal_alone(q, k, v, do, causal=False):
 
 
 def deaf_to_scale(q, k, v, do, scale=None):
+    return attention(q, k, v, do)
+
+
+def first_of_a_group(q, k, v, do):
+    """The gradients of a key head are those of its group's first head, in place of their sum."""
+    groups = q.shape[1] // k.shape[1]
+    found = attention(q, *(each.repeat_interleave(groups, 1) for each in (k, v)), do)
+    return found | {name: found[name][:, ::groups] for name in ("dK", "dV")}
+
+
+def one_key_head_each(q, k, v, do):
+    """Takes a key head for each query head, and says so nowhere: with fewer, the last stands for those missing."""
+    heads = torch.arange(q.shape[1]).clamp(max=k.shape[1] - 1)
+    found = attention(q, k[:, heads], v[:, heads], do)
+    return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
+
+
+def without_maximum(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    p = (q @ k.mT * scale).exp()
+    p, dp = p / p.sum(-1, keepdim=True), do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do}
+
+
+def ends_its_process(q, k, v, do):
+    if k.shape[1] < q.shape[1]:
+        os._exit(7)
     return attention(q, k, v, do)
 
 
