@@ -81,6 +81,13 @@ def _added(
         yield x.alibi[tile.heads, None, None].abs() * distance(x, tile).clamp(min=x.n_key), 2
 
 
+def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
+    """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
+    lse = values["LSE"][..., None]
+    size = lse.masked_fill(lse == -torch.inf, 0.0).abs()
+    return U32 * (size + 2 + long_sum(x.n_key)) + U_FUNCTION
+
+
 def _over_keys(of: Tensor) -> Tensor:
     return of.sum(-1, keepdim=True)
 
@@ -120,8 +127,7 @@ class Chain:
 
     def _normalisation(self) -> None:
         """LSE's own error, and what all entries of a row share after normalisation."""
-        x, lse = self.x, self.finite_lse
-        own = U32 * (lse.abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+        x, lse, own = self.x, self.finite_lse, common_error(self.x, self.values)
         if x.alibi is not None:  # LSE is rounded as it is kept, with what alibi adds to the row
             own = own + U32 * x.alibi[self.tile.heads, None, None].abs() * x.n_key
         of_scores = _over_keys(self.p * self.e_s)

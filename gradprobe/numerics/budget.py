@@ -131,10 +131,9 @@ def rounding_shift(
 ) -> dict[str, Tensor] | None:
     """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
 
-    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
-    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
-    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
-    as much is allowed, on top of what is independent.
+    Roundings are not independent where data repeats: TF32 truncates an element in the same way wherever it is used, and
+    rows of P or dS that differ by less than a unit in the last place round to the same numbers. An evaluation with
+    rounded operands shows how far that goes; twice as much is allowed, on top of what is independent.
     """
     if not precision.matrix:
         return None
@@ -165,9 +164,6 @@ def _moved_by_products(
     """What values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
 
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
-
-    Args:
-        is_stored: whether O is rounded as it is stored.
     """
     _, _, v, do = x.tensors(tile)
     most: dict[str, Tensor] = {}
@@ -204,11 +200,7 @@ def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
 
 
 class WholeIntermediates:
-    """Intermediates put together from tiles, with the errors allowed to them.
-
-    Args:
-        bounded: whether errors are asked for.
-    """
+    """Intermediates put together from tiles, with the errors allowed to them where those are asked for."""
 
     def __init__(
         self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True

@@ -275,6 +275,7 @@ def _judged_by(
         comparison,
         bounds={**comparison.bounds, name: wider},
         findings={**comparison.findings, name: finding},
+        by_block=None,
     )
     dtype = str(sums.dtype).removeprefix("torch.")
     step = f"every {model.tile} {'keys' if name == 'dQ' else 'query rows'}"

@@ -154,10 +154,9 @@ class _Pass:
     def __post_init__(self) -> None:
         shapes, came = expected_shapes(self.case), self.came
         # In dataflow order.
+        given = [name for name in shapes if name in came]
         self.findings = {
-            name: Finding.empty(self.case, name, came[name].shape)
-            for name in shapes
-            if name in came
+            name: Finding.empty(self.case, name, came[name].shape) for name in given
         }
         self.absent = tuple(name for name in shapes if name not in came)
         linear = {name: shape for name, shape in shapes.items() if name not in MATRICES}
@@ -202,7 +201,8 @@ class _Pass:
         shift = rounding_shift(self.x, tile, values, self.precision)
         values = with_replaced(values, self.replaced, tile)
         budget = tile_budget(self.x, tile, values, self.precision, shift)
-        budget = budget if self.recovery is None else self._read(tile, values, budget)
+        if self.recovery is not None:
+            budget = self._read(self.recovery, tile, values, budget)
         self.undecided += int(budget.undecided.sum())
         self.whole.add(tile, values, budget)
         own = None
@@ -215,14 +215,14 @@ class _Pass:
             inherited = None if own is None else own.explain(name, actual, judged)
             self.findings[name].add(tile, judged, inherited)
 
-    def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
+    def _read(
+        self, recovery: Recovery, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget
+    ) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
-        assert self.recovery is not None
-        budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
-        for name in self.recovery.names & self.findings.keys():
-            added = budget.rows[name] - plain.rows[name]
-            most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0
-            self.reading[name] = max(self.reading.get(name, 0.0), most)
+        budget = recovery.widened(self.x, tile, values, plain, self.precision)
+        for name in recovery.names & self.findings.keys():
+            added = (budget.rows[name] - plain.rows[name]).nan_to_num(0.0, 0.0, 0.0)
+            self.reading[name] = max(self.reading.get(name, 0.0), float(added.max()))
         return budget
 
     def _judge_sum(self, name: str) -> None:
@@ -242,7 +242,7 @@ class _Pass:
 
 
 class _Parents:
-    """What the target's own parents imply for each intermediate of a tile, and the errors allowed to that."""
+    """What the target's own parents imply for a tile, and the errors allowed to that."""
 
     def __init__(
         self, of: _Pass, tile: Tile, values: Mapping[str, Tensor], shift: Mapping[str, Tensor] | None
@@ -296,12 +296,6 @@ def with_replaced(
     return values | {name: part_of(of, name, tile).double() for name, of in others.items()}
 
 
-def allowed(comparison: Comparison, name: str, dtype: torch.dtype) -> Tensor:
-    """The whole allowance of an intermediate of linear size, the rounding of its own dtype included."""
-    bound = comparison.bounds[name]
-    return bound + output_rounding(comparison.expected[name], bound, dtype)
-
-
 def allowed_on(
     x: Attention,
     tile: Tile,
@@ -333,9 +327,7 @@ def judge(
         bound = budget.unmasked_dp + output_rounding(other, budget.unmasked_dp, actual.dtype)
         free = budget.undecided if "Z" in values else free
         return of._replace(right=of.right | (free & _within(of.actual, other, bound, poisoned)))
-    if (
-        name == "LSE"
-    ):  # of a row that sees no key there are several conventions; nothing reads it
+    if name == "LSE":  # several conventions of a row that sees no key; nothing reads it
         return of._replace(right=of.right | (~valid.any(-1) & ~actual.isnan()))
     return of
 
@@ -376,10 +368,8 @@ def judge_whole(
 
 
 def _within(actual: Tensor, expected: Tensor, bound: Tensor, poisoned: bool) -> Tensor:
-    """Whether each element is right. A NaN or infinity never is, save where it is expected.
-
-    Args:
-        poisoned: where the expectation is not finite, because a parent was not, anything not finite is explained by it.
+    """Whether each element is right. A NaN or infinity never is, save where it is expected; or is `poisoned`: anything
+    not finite is explained by a parent that was not.
     """
     error = (actual - expected).abs()
     right = (actual == expected) | (error.isfinite() & (error <= bound))

@@ -1,7 +1,7 @@
 """Conventions: an intermediate that a target exports, or a file holds, in other units or another order of axes.
 
-Kernels hold -delta to add it, dS with the scale in it, LSE in base 2 or less the row's maximum, and their gradients
-show that they use it rightly. So a relation is fitted, and the export is read by it and judged by its budget.
+Kernels hold -delta, dS with the scale in it or LSE in base 2, and their gradients show that they use it rightly. So a
+relation is fitted, and the export is read by it and judged by its budget.
 """
 
 import math

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..runtime.run import Trace
 
 # float32 arithmetic, a half unit in the last place.
 U32 = 2.0**-24
-# exp and log of a GPU's special function unit: two units in the last place of float32 (CUDA programming guide).
+# exp and log of a GPU: two units in the last place of float32 (CUDA programming guide).
 U_FUNCTION = 2.0**-22
 # Tensor cores add with truncation, a whole unit in the last place instead of half of one (Fasi, Higham, Mikaitis and
 # Pranesh, 2021).
@@ -134,13 +134,10 @@ def ordinary(precision: Precision) -> Precision:
     return replace(precision, name=precision.name.removesuffix(EXACT_INPUTS), exact=False)
 
 
-def with_roundings(precision: Precision, rounds: Collection[str], tile: int = 0) -> Precision:
+def with_roundings(precision: Precision, rounds: Iterable[str], tile: int = 0) -> Precision:
     """The same with more rounded to 16 bits, and sums kept in 16 bits, rounded after each `tile` terms."""
-    words = (
-        [f"{', '.join(name for name in ROUNDED if name in rounds)} rounded"] if rounds else []
-    )
-    words += [f"sums rounded every {tile} terms"] if tile else []
-    name = ", ".join([precision.name.partition(",")[0], *words])
+    name = f"{precision.name.partition(',')[0]}, {', '.join(rounds)} rounded"
+    name += f", sums rounded every {tile} terms" if tile else ""
     return replace(precision, name=name, rounds=frozenset(rounds), tile=tile)
 
 
@@ -210,11 +207,11 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFind
     """Results whose dtype cannot hold their numbers."""
     for name, tensor in trace.values.items():
         row = lookup(name)
-        like = "" if row is None else row.gradient_of or row.like
-        if like not in values or trace.sources[name] != "exported":
+        given = values.get(like := row.gradient_of or row.like if row else "")
+        if given is None or trace.sources[name] != "exported":
             continue
-        if torch.promote_types(tensor.dtype, values[like].dtype) != tensor.dtype:
-            came, due = (str(of.dtype).removeprefix("torch.") for of in (tensor, values[like]))
+        if torch.promote_types(tensor.dtype, given.dtype) != tensor.dtype:
+            came, due = (str(of.dtype).removeprefix("torch.") for of in (tensor, given))
             lost = f"which does not hold the numbers of {due}, the dtype of {like}"
             sentence = f"{name} came as {came}, {lost}"
             yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

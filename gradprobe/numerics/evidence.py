@@ -227,7 +227,7 @@ class ProbeResult:
     def failing(self) -> tuple[LayoutRun, MeasuredRun] | None:
         """The first run with a wrong element; else the first that fails otherwise, and last what was refused too late.
 
-        Such a one has no results; those of the first run that has stand beside it, and all of them are right.
+        Such a one has no results: those of the first run that has stand beside it.
         """
         measured = self.measured
         wrong = [(run, found) for run, found in measured if not run.matches]

@@ -42,18 +42,12 @@ class Judgement(NamedTuple):
         return Judgement(*(part.reshape(shape) for part in self))
 
 
-# An element that is off by less than this may be what rounding moves. One that is off by the worst over this, or more,
-# is as wrong by order.
+# An element that is off by less may be rounded; one that is off by the worst over this is as wrong by order.
 _OF_ONE_ORDER = 10.0
 
 
 def least_telling(finite: float, worst: float) -> float:
-    """The least ratio that is of the order of the worst; NaN is no order of its own beside numbers that are far off.
-
-    Args:
-        finite: the largest finite ratio; 0 where there is none.
-        worst: the largest of all.
-    """
+    """The least ratio that is of the order of the worst of all, or of the finite ones where those are far off."""
     return (finite if finite >= _OF_ONE_ORDER else worst) / _OF_ONE_ORDER
 
 

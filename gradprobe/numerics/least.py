@@ -19,13 +19,12 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import add_transposed
 from ..reference.problem import kept_share
-from .bounds import UNBOUNDED
+from .bounds import UNBOUNDED, common_error
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
 # Factors below this count as 0, so that float32 holds every product of four of them with all its bits.
 SMALLEST = 2.0**-30
-# Of a sum of float32 products: each operand is rounded, squared and rounded, on a GPU to TF32 at last; and each
-# addition rounds, or truncates.
+# Of a sum of float32 products: each operand is rounded twice, on a GPU to TF32 at last; and each addition rounds.
 ROUNDINGS = {"cpu": 2.0**-18, "cuda": 2.0**-8}
 ADDITION = 2.0**-22
 # What a product of float32 numbers may lose among subnormal ones, for as many terms as there ever are.
@@ -80,15 +79,8 @@ def weight(precision: Precision, terms: int) -> float:
 
 def of_operands(a: Tensor, b: Tensor, precision: Precision) -> Tensor:
     """[h, m, n] at most what cutting the operands of a b^T costs each of its elements."""
-    product = _product(sizes(a, 2), sizes(b, 2).mT).double()
-    return LAMBDA * precision.operand * (2 * product).sqrt()
-
-
-def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
-    """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
-    lse = values["LSE"][..., None]
-    size = lse.masked_fill(lse == -torch.inf, 0.0).abs()
-    return U32 * (size + 2 + long_sum(x.n_key)) + U_FUNCTION
+    squares = _product(sizes(a, 2), sizes(b, 2).mT).double()
+    return LAMBDA * precision.operand * (2 * squares).sqrt()
 
 
 class LeastSums:
@@ -96,10 +88,10 @@ class LeastSums:
 
     def __init__(self, x: Attention, names: Collection[str], precision: Precision) -> None:
         self.x, self.precision = x, precision
-        like = {name: of for name, of in (("dK", x.k), ("dV", x.v)) if name in names}
-        like |= {"delta": x.k} if "dK" in names else {}
-        like |= {"kink": x.k} if "dK" in names and x.tau is not None else {}
-        like |= {"common": x.v} if "dV" in names and x.tau is not None else {}
+        of_keys = {"dK": x.k, "delta": x.k, "kink": x.k} if "dK" in names else {}
+        like = of_keys | ({"dV": x.v, "common": x.v} if "dV" in names else {})
+        if x.tau is None:
+            like = {name: of for name, of in like.items() if name not in ("kink", "common")}
         self._shares = {
             name: torch.zeros_like(of[0], dtype=torch.float) for name, of in like.items()
         }
@@ -136,10 +128,7 @@ class LeastSums:
 @dataclass(frozen=True)
 class Kink:
     """Entries of a tile, n of them, of which rounding surely decides whether the lazy ReLU lets them through, and what
-    a flip of each moves at least.
-
-    `bounds.Chain` widens what a flip there may move. These are some of the entries that it counts, so what they widen
-    is never kinder; a kernel rarely flips others, since their threshold is most of the whole one.
+    a flip of each moves at least: some of those that `bounds.Chain` counts.
     """
 
     at: tuple[Tensor, Tensor, Tensor]
@@ -207,12 +196,7 @@ def least_kink(
 
 
 class LowerBounds:
-    """Lower bounds of one tile's budget, in the shapes of `TileBudget`.
-
-    Args:
-        values: what `reference.evaluate` gives of the tile.
-        kink: from `least_kink`.
-    """
+    """Lower bounds of one tile's budget, in the shapes of `TileBudget`."""
 
     def __init__(
         self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, kink: Kink | None = None
@@ -293,18 +277,16 @@ class LowerBounds:
         squares, size = terms.square().sum(-1, keepdim=True), delta
         if self.x.tau is not None:  # the terms are P dP, of which the sum may be small
             of_p = finite(self.p * sizes(self.values["dP"]))
-            norm = torch.linalg.vector_norm(
-                of_p, self.power, -1, keepdim=True, dtype=torch.double
-            )
-            norm = norm * (1.0 - ROUNDINGS["cpu"])
+            terms_of_p = of_p.double().norm(self.power, -1, keepdim=True)
+            terms_of_p = terms_of_p * (1.0 - ROUNDINGS["cpu"])
             if self.power == 2:
-                squares = squares + norm.square()
+                squares = squares + terms_of_p.square()
             else:
-                size = norm
+                size = terms_of_p
         rounded = (self.precision.matrix or U32) * squares.sqrt()
         of_o = long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
-        sums = U32 * (of_o + long_sum(self.x.n_key) * size)
-        return LAMBDA * rounded + sums + self.common * delta
+        added = U32 * (of_o + long_sum(self.x.n_key) * size)
+        return LAMBDA * rounded + added + self.common * delta
 
     def _o(self) -> Tensor:
         own = self._of_sums(self.pe, self.v)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from msgspec import structs
 from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 from ..model.case import Case
 from ..model.failures import UsageFailure
@@ -17,14 +18,16 @@ from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.run import Trace
 from .compare import Comparison, allowed_on, judge, judge_whole, tile_size
 from .evidence import MeasuredRun, ProbeResult
-from .finding import ElementIndex, Judgement, element_at, least_telling, tile_of
+from .finding import ElementIndex, Finding, Judgement, element_at, least_telling, tile_of
+
+_AXES = ("batch", "head", "row", "col")
 
 
 def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
     """The first intermediate that is wrong by itself, at the element that tells; None where everything matches."""
     for finding in comparison.findings.values():
         if finding.status == MISMATCH and finding.first is not None:
-            return _with_window(x, trace, comparison, finding.first)
+            return _with_window(MeasuredRun(lambda: x, trace, comparison, None), finding.first)
     return None
 
 
@@ -32,50 +35,23 @@ def locate_at(
     measured: MeasuredRun, case: Case, name: str, at: ElementIndex, budget: float
 ) -> Element:
     """Any element of an intermediate, by its place."""
-    element = element_at(case, name, at, 0.0, 0.0, budget)
-    element = _with_window(measured.x, measured.trace, measured.comparison, element)
+    element = _with_window(measured, element_at(case, name, at, 0.0, 0.0, budget))
     assert (window := element.window) is not None
     row, col = window.rows.index(at[2]), window.cols.index(at[3])
-    actual, expected = window.actual[row][col], window.expected[row][col]
-    return structs.replace(element, actual=actual, expected=expected)
+    numbers = {"actual": window.actual[row][col], "expected": window.expected[row][col]}
+    return structs.replace(element, **numbers)
 
 
-def _with_window(
-    x: Attention, trace: Trace, comparison: Comparison, element: Element
-) -> Element:
+def _with_window(measured: MeasuredRun, element: Element) -> Element:
     """The element with whether a mask covers it, and the numbers of the rows and columns around it."""
-    name, batch, head = element.intermediate, element.batch or 0, element.head or 0
-    actual, finding = _matrix(trace.values[name], element), comparison.findings[name]
-    rows = _around(element.row or 0, actual.shape[0], 2)
-    cols = _around(element.col or 0, actual.shape[1], 5)
-    tile = Tile(batch, slice(head, head + 1), slice(rows[0], rows[-1] + 1))
-    if name in BY_ROW:
-        expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
-    else:
-        expected = _expected(x, comparison, element)[list(rows)]
-    masked = None
-    if finding.axes == "bhmn":
-        masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
-    shown = (actual[list(rows)].double(), expected)
-    window = Window(rows, cols, *(_numbers(of[:, list(cols)]) for of in shown))
-    largest = Number(finding.largest[batch, head])
+    batch, head, row, col = (getattr(element, axis) or 0 for axis in _AXES)
+    finding = measured.comparison.findings[element.intermediate]
+    rows, cols = _around(row, finding.shape[2], 2), _around(col, finding.shape[3], 5)
+    judged, covered = _judged(measured, finding, batch, head, slice(rows[0], rows[-1] + 1))
+    actual, expected = (_numbers(of[:, list(cols)]) for of in judged[:2])
+    masked = bool(covered[row - rows[0], col]) if finding.axes == "bhmn" else None
+    window, largest = Window(rows, cols, actual, expected), Number(finding.largest[batch, head])
     return structs.replace(element, masked=masked, window=window, largest=largest)
-
-
-def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
-    """[R, C] of what is summed over rows; of a large case, its block's alone is computed."""
-    if comparison.by_block is None or element.intermediate not in BY_KEY:
-        return _matrix(comparison.expected[element.intermediate], element)
-    block = comparison.by_block(element.batch or 0, element.head or 0)
-    return block.expected[element.intermediate][0, 0]
-
-
-def _matrix(tensor: Tensor, element: Element) -> Tensor:
-    """[R, C] of the element's batch and head, with 1 for an axis that is not there."""
-    if tensor.dim() == 4:
-        return tensor[element.batch or 0, element.head]
-    place = element.head if element.batch is None else (element.batch, element.head)
-    return tensor[place].reshape(-1, 1)
 
 
 def _around(at: int, size: int, width: int) -> tuple[int, ...]:
@@ -89,15 +65,11 @@ def _numbers(tensor: Tensor) -> tuple[tuple[Number, ...], ...]:
 
 def departure(case: Case, first: Element) -> str:
     """The formula that it departs from, the place, and both numbers."""
-    row = lookup(first.intermediate)
-    step = row.step(case.family) if row is not None else None
-    axes = ("batch", "head", "row", "col")
-    where = ", ".join(
-        f"{axis} {at}" for axis in axes if (at := getattr(first, axis)) is not None
-    )
-    formula = (
-        f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
-    )
+    row, formula = lookup(first.intermediate), first.intermediate
+    if row is not None and (step := row.step(case.family)) is not None:
+        formula += f" = {step.formula}"
+    places = [(axis, getattr(first, axis)) for axis in _AXES]
+    where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
 
 
@@ -107,10 +79,8 @@ MOST_CELLS = 2048
 
 def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> CloseUp:
     """An intermediate in the first layout in which it is wrong, or is at all; raises UsageFailure as `close_up`."""
-    having = [
-        (run, found) for run, found in probed.measured if name in found.comparison.findings
-    ]
-    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
+    having = [of for of in probed.measured if name in of[1].comparison.findings]
+    wrong = [of for of in having if of[1].comparison.findings[name].mismatched]
     run, shown = (wrong or having or probed.measured)[0]
     view = close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
     if (row := run.row_of(name)) is None:
@@ -122,15 +92,11 @@ def kept_close_ups(probed: ProbeResult) -> Iterator[CloseUp]:
     """What a report keeps of each intermediate of a mismatch, unless it is large."""
     findings = [found.comparison.findings for _, found in probed.measured]
     for name in dict.fromkeys(name for of in findings for name in of) if probed.failing else ():
-        if _cells(probed.case, name) <= MOST_CELLS:
+        case, axes = probed.case, probed.case.axes(name)
+        rows, cols = (case.size(letter) if letter else 1 for letter in slots(axes)[2:])
+        high, wide = tile_of(case, axes, cols)
+        if -(-rows // high) * -(-cols // wide) + rows <= MOST_CELLS:
             yield close_up_of(probed, name, None)
-
-
-def _cells(case: Case, name: str) -> int:
-    """How many numbers its map and its rows have at most."""
-    rows, cols = (case.size(letter) if letter else 1 for letter in slots(case.axes(name))[2:])
-    tile = tile_of(case, case.axes(name), cols)
-    return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
 
 
 def close_up(
@@ -152,7 +118,7 @@ def close_up(
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
     of_first = (first.batch or 0, first.head or 0) if first else None
     batch, head = at or of_first or divmod(int(finding.ratio.argmax()), n_heads)
-    judged, masked = _whole_head(case, measured, name, batch, head)
+    judged, masked = _judged(measured, finding, batch, head, slice(0, finding.shape[2]))
     ratio, tile = judged.ratio, tile_of(case, finding.axes, judged.right.shape[1])
     if first and of_first == (batch, head):
         row, col = first.row or 0, first.col or 0
@@ -168,38 +134,37 @@ def close_up(
     )  # fmt: skip
 
 
-def _whole_head(
-    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
+def _judged(
+    measured: MeasuredRun, finding: Finding, batch: int, head: int, rows: slice
 ) -> tuple[Judgement, Tensor]:
-    """One head judged, and where a mask covers it, each [R, C]."""
-    comparison, came = measured.comparison, measured.trace.values[name]
+    """Some rows of one head judged, and where a mask covers them, each [r, C]."""
+    comparison, name = measured.comparison, finding.name
     if name in BY_ROW:
-        return _by_tiles(case, measured, name, batch, head)
+        return _by_tiles(measured, finding, batch, head, rows)
     if comparison.by_block is not None and name in BY_KEY:
         # Of a large case its block alone is computed.
-        block = comparison.by_block(batch, head)
-        expected, bound = block.expected[name][0, 0], block.bounds[name][0, 0]
-        judged = judge_whole(came[batch, head], expected, bound)
+        block, came = comparison.by_block(batch, head), measured.trace.values[name][batch, head]
+        judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
     else:
-        index = (batch, head) if comparison.findings[name].axes[0] in "b1" else head
-        parts = [part[index] for part in comparison.judged(measured.trace, name)]
-        rows = parts[0].shape[0] if parts[0].dim() else 1
-        judged = Judgement(*(part.reshape(rows, -1) for part in parts))
+        whole = comparison.judged(measured.trace, name).reshape(*finding.shape)
+        judged = Judgement(*(part[batch, head] for part in whole))
+    judged = Judgement(*(part[rows] for part in judged))
     return judged, torch.zeros_like(judged.right)
 
 
 def _by_tiles(
-    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
+    measured: MeasuredRun, finding: Finding, batch: int, head: int, rows: slice
 ) -> tuple[Judgement, Tensor]:
-    comparison, (_, step), pieces = measured.comparison, tile_size(case), []
-    for first in range(0, case.seqlen_q, step):
-        tile = Tile(batch, slice(head, head + 1), slice(first, min(first + step, case.seqlen_q)))
+    comparison, name, pieces = measured.comparison, finding.name, []
+    for first in range(rows.start, rows.stop, step := tile_size(finding.case)[1]):
+        of_tile = slice(first, min(first + step, rows.stop))
+        tile = Tile(batch, slice(head, head + 1), of_tile)
         at = (tile.batch, tile.heads, tile.rows)
         values = comparison.values(measured.x, tile)
         budget = allowed_on(measured.x, tile, values, comparison.precision, comparison.recovery)
-        if name in comparison.bounds:  # wider than the budget where a sum proved to be coarser
-            rows = {**budget.rows, name: comparison.bounds[name][at]}
-            budget = replace(budget, rows=rows)
+        # Wider than the budget where a sum proved to be coarser.
+        if comparison.by_block is None and name in comparison.bounds:
+            budget = replace(budget, rows={**budget.rows, name: comparison.bounds[name][at]})
         judged = judge(measured.trace.values[name][at], values, budget, name)
         masked = ~values["valid"] if name in MATRICES else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
@@ -210,22 +175,17 @@ def _by_tiles(
 def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
     """The maximum over each cell, None only where every entry is NaN."""
     filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
-    lines = []
-    for band in filled.split(tile[0]):
-        cells = [float(cell.max()) for cell in band.split(tile[1], 1)]
-        lines.append(tuple(None if cell < 0 else Number(cell) for cell in cells))
-    return tuple(lines)
+    cells = max_pool2d(filled[None], tile, ceil_mode=True)[0].tolist()
+    return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in cells)
 
 
 def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:
     wrong, cols = (~judged.right).sum(1), ratio.argmax(1).tolist()
-    chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     rows = []
-    for row in chosen:
-        numbers = (part[row, cols[row]] for part in (judged.actual, judged.expected, ratio))
-        actual, expected, times = map(Number, numbers)
-        about = {"row": row, "mismatched": int(wrong[row]), "col": cols[row]}
-        rows.append(CloseUpRow(**about, actual=actual, expected=expected, ratio=times))
+    for row in wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]:
+        parts = {"actual": judged.actual, "expected": judged.expected, "ratio": ratio}
+        numbers = {name: Number(part[row, cols[row]]) for name, part in parts.items()}
+        rows.append(CloseUpRow(row=row, mismatched=int(wrong[row]), col=cols[row], **numbers))
     return tuple(rows)
 
 

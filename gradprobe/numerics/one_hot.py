@@ -138,12 +138,8 @@ def problem(
 
 
 def _read_probe(
-    case: Case,
-    plan: ProbePlan,
-    index: int,
-    came: Mapping[str, Tensor],
-    into: Mapping[str, Tensor],
-) -> None:
+    case: Case, plan: ProbePlan, index: int, came: Mapping[str, Tensor], into: Mapping[str, Tensor]
+) -> None:  # fmt: skip
     """Writes what one probe's dQ, dK and dV show of dS, dS and P, each [B, H, M, N], by the gradient."""
     for name, shown in into.items():
         factor = 1.0 if name == "dV" else plan.factor
@@ -263,13 +259,8 @@ def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
 
 
 def recover(
-    case: Case,
-    values: Mapping[str, Tensor],
-    answer: Answer,
-    *,
-    one_by_one: bool = False,
-    with_p: bool = True,
-) -> RecoveredValues:
+    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
+) -> RecoveredValues:  # fmt: skip
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
@@ -305,10 +296,9 @@ def _recover(
             own = [name for name in trace.values if case.axes(name)[0] == "b"]
             results = {name: trace.values[name][: case.batch] for name in own}
             sources = {name: trace.sources[name] for name in own}
-            read = [
-                name for name in MATRIX_OF if name in own and (name != "dV" or layout.rows_v)
-            ]
-            shown = {name: torch.zeros(shape, device=results[name].device) for name in read}
+            for name in MATRIX_OF:
+                if name in own and (name != "dV" or layout.rows_v):
+                    shown[name] = torch.zeros(shape, device=results[name].device)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
             gradients = {name: trace.values[name][batch] for name in shown}

@@ -80,18 +80,16 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
     """The same from all elements: the largest sum of absolute values, rounding included. A NaN counts as beyond."""
-
-    def largest(sizes: Tensor) -> float:
-        return float(sizes.nan_to_num(math.inf, math.inf, math.inf).max())
-
-    found, sums = dict[str, float](), {"dK": torch.zeros_like(x.k), "dV": torch.zeros_like(x.v)}
+    largest = dict[str, Tensor]()
+    sums = {"dK": torch.zeros_like(x.k), "dV": torch.zeros_like(x.v)}
     for tile in tiles_of(case, x):
         for name, sizes in _on(x, tile, precision).items():
             if name in sums:
                 sums[name][tile.batch].index_add_(0, x.kv_heads(tile), sizes)
             else:
-                found[name] = max(found.get(name, 0.0), largest(sizes))
-    return found | {name: largest(sizes) for name, sizes in sums.items()}
+                largest[name] = sizes.max().maximum(largest.get(name, sizes.max()))
+    every = largest | {name: sizes.max() for name, sizes in sums.items()}
+    return {name: math.inf if size.isnan() else float(size) for name, size in every.items()}
 
 
 def _on(x: Attention, tile: Tile, precision: Precision) -> dict[str, Tensor]:
@@ -123,10 +121,9 @@ def zeros_by_design(case: Case) -> Iterator[str]:
     if at_kink:
         yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: head {in_words(at_kink, 4)}"
     if case.causal and rows != keys:
-        aligned = "top left, j <= i" if is_top_left else "bottom right, j <= i + N - M"
         other = "bottom-right" if is_top_left else "top-left"
-        yield f"causal is aligned to the {aligned}; a {other} kernel differs in every row: for one, --align {other}"
+        yield f"causal is aligned {case.align}; a {other} kernel differs in every row: for one, --align {other}"
         if rows > keys and not is_top_left:
             yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
-    if case.seqlens is not None and min(case.seqlens) < rows:
+    if min(case.seqlens or (rows,)) < rows:
         yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"

@@ -13,7 +13,7 @@ from ..model.layout_run import MISMATCH, Difference, Line, RepeatedResult
 from ..model.number import Number, spans
 from ..reference.attention import BY_ROW
 from ..runtime.run import Trace
-from .compare import allowed, allowed_on, judge, judge_whole, tiles_of
+from .compare import allowed_on, judge, judge_whole, tiles_of
 from .evidence import LayoutRun, MeasuredRun
 from .finding import Finding, Judgement
 from .locate import locate_at
@@ -56,8 +56,12 @@ class Repeats:
         Args:
             atomics: by intermediate, what adds into it.
         """
-        named = [name for name in self._differs if name in self.varying or name in self._wrong]
-        return tuple(self._of(name, tuple(atomics.get(name, ()))) for name in named)
+        named = {*self.varying, *self._wrong}
+        return tuple(
+            self._of(name, tuple(atomics.get(name, ())))
+            for name in self._differs
+            if name in named
+        )
 
     def _of(self, name: str, atomics: tuple[Line, ...]) -> RepeatedResult:
         differs, wrong = self._placed(name, self._differs[name]), self._wrong.get(name, [])
@@ -82,7 +86,7 @@ class Repeats:
         comparison = self._first.comparison
         if name not in comparison.bounds:
             return None
-        bound = allowed(comparison, name, self._first.trace.values[name].dtype)
+        bound = comparison.judged(self._first.trace, name).bound
         spread = self._most[name].double() - self._least[name].double()
         ratio = self._placed(name, spread) / self._placed(name, bound)
         return ratio.nan_to_num(torch.inf).masked_fill(~differs, 0.0)
@@ -110,8 +114,6 @@ def differing(trace: Trace, base: Trace) -> tuple[str, ...]:
 
 class SideBySide:
     """Keeps what a target exports, and compares it with what another one did, layout by layout as it comes.
-
-    A kernel that writes where it should not may change in a later layout what it gave in this one.
 
     Args:
         kept: the file that it is written into, for another check; "" for none.
@@ -141,11 +143,8 @@ class SideBySide:
                 self._given[run.layout] = {name: trace.values[name].cpu() for name in own}
                 torch.save(self._given, self._kept)
             others = self._other.get(run.layout, {}) if is_alike else {}
-            common = {
-                name: others[name].to(trace.values[name].device)
-                for name in own
-                if name in others
-            }
+            device = run.measured.x.q.device
+            common = {name: others[name].to(device) for name in own if name in others}
             self.differences += _of_layout(case, run.layout, run.measured, common)
 
 

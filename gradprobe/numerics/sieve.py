@@ -8,7 +8,8 @@ allowed at least are kept: by these a further run of the same values is judged w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -43,11 +44,10 @@ SMALLEST_BOUND = 2.0**-120
 
 def tile_elements(device: torch.device, *, of_several: bool) -> int:
     """Elements of a tile's matrices, of one key head's query heads or of several."""
-    times = 1
-    if of_several and device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-        times = max(1, min(FOR_SHORT, memory // MEMORY_EACH))
-    return TILE_ELEMENTS[device.type] * times
+    if not of_several or device.type == "cpu":
+        return TILE_ELEMENTS[device.type]
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return TILE_ELEMENTS[device.type] * max(1, min(FOR_SHORT, memory // MEMORY_EACH))
 
 
 def key_heads_of_a_block(run: LargeRun) -> int:
@@ -57,35 +57,24 @@ def key_heads_of_a_block(run: LargeRun) -> int:
     return max(1, tile_elements(device, of_several=True) // (rows * case.seqlen_k * group))
 
 
-class _LazyTensors(Mapping[str, Tensor]):
-    """A mapping of known names, whose values are made when one of them is asked for."""
+class _LazyTensors(UserDict[str, Tensor]):
+    """Known names, whose values are made when one of them is asked for."""
 
     def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Tensor]]) -> None:
-        self._names, self._make = tuple(names), make
+        super().__init__(dict.fromkeys(names, torch.empty(0)))
+        self._make = make
 
     def __getitem__(self, name: str) -> Tensor:
         return self._make()[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
 
 @dataclass(frozen=True)
 class LargeRun:
-    """A run that is compared block by block.
-
-    Args:
-        values: its inputs, canonical, on the device of its results.
-    """
+    """A run that is compared block by block."""
 
     case: Case
     values: Mapping[str, Tensor]
+    """Its inputs, canonical, on the device of its results."""
     trace: Trace
     precision: Precision
     evaluate: Evaluate = evaluate
@@ -157,11 +146,7 @@ def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
 
 
 class _JudgedRun:
-    """What was found of a run, and what is kept of it.
-
-    Args:
-        known: what was found of some intermediates before.
-    """
+    """What was found of a run, and what is kept of it; of some intermediates it may be known before."""
 
     def __init__(
         self, run: LargeRun, known: Mapping[str, Finding] = {}, undecided: int = 0, *, is_kept: bool = False
@@ -180,11 +165,7 @@ class _JudgedRun:
     def errors_in(
         self, name: str, block: Block | None, expected: Tensor, bound: Tensor, free: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The errors of a block, or of all, and what is allowed of each; kept.
-
-        Args:
-            free: where any number is right.
-        """
+        """The errors of a block, or of all, 0 where they are free, and what is allowed of each; kept."""
         value = self.part(self.run.trace.values[name], name, block)
         rounding = output_rounding(expected, bound, value.dtype)
         bound = (bound + rounding * ((expected != 0) | (bound > 0))) * KEPT
@@ -236,16 +217,14 @@ class _JudgedRun:
         """The comparison of the run; `whole` makes the same at once where values are asked for."""
         run, shapes = self.run, expected_shapes(self.run.case)
         linear = [name for name in shapes if name not in MATRICES]
-        found = Comparison(
-            {name: self.findings[name] for name in shapes if name in self.findings},
-            tuple(name for name in shapes if name not in self.findings),
-            precision=ordinary(run.precision),
-            undecided=self.undecided,
-            expected=_LazyTensors(linear, lambda: whole().expected),
-            bounds=_LazyTensors(linear, lambda: whole().bounds),
+        findings = {name: self.findings[name] for name in shapes if name in self.findings}
+        absent = tuple(name for name in shapes if name not in findings)
+        expected = _LazyTensors(linear, lambda: whole().expected)
+        bounds = _LazyTensors(linear, lambda: whole().bounds)
+        return promoted(Comparison(
+            findings, absent, ordinary(run.precision), self.undecided, expected, bounds,
             by_block=lambda *place: run.by_budget(block_at(run.case, *place)),
-        )
-        return promoted(found)
+        ))  # fmt: skip
 
 
 class _SiftedBlock:

@@ -92,27 +92,28 @@ def _dtau(chain: Chain) -> Error:
     return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
 
 
-def _sink_share(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], e_lse: Tensor
-) -> tuple[Tensor, Tensor]:
-    """[h, m] w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does, and what w delta errs by
-    as a share of itself.
+def _sink_error(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], e_lse: Tensor, e_delta: Tensor, addends: int
+) -> Error:  # fmt: skip
+    """-sum of w * delta, with w = exp(sink - LSE), which errs by what LSE does [h, m] and as an exponential does.
 
     One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
     """
     assert x.sinks is not None
     sink, lse = x.sinks[tile.heads, None], values["LSE"]
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
-    return sink_weight(x, tile, lse), e_lse + U32 * (argument + 3) + U_FUNCTION
+    w, relative = sink_weight(x, tile, lse), e_lse + U32 * (argument + 3) + U_FUNCTION
+    share = (w * values["delta"]).abs()
+    squares = (w * e_delta + share * relative) ** 2
+    return squares.sum(-1), U32 * long_sum(addends) * share.sum(-1)
 
 
 def _dsink(chain: Chain) -> Error:
-    """-sum of w * delta."""
-    x, delta = chain.x, chain.values["delta"]
-    w, relative = _sink_share(x, chain.tile, chain.values, chain.e_lse[..., 0])
-    squares = (w * chain.e_delta[..., 0] + (w * delta).abs() * relative) ** 2
-    sums = U32 * long_sum(x.n_batch * x.n_query) * (w * delta).abs().sum(-1)
-    return squares.sum(-1), sums + (w * chain.cut_delta[..., 0]).sum(-1).abs()
+    x, e_lse, e_delta = chain.x, chain.e_lse[..., 0], chain.e_delta[..., 0]
+    addends = x.n_batch * x.n_query
+    squares, sums = _sink_error(x, chain.tile, chain.values, e_lse, e_delta, addends)
+    cut = sink_weight(x, chain.tile, chain.values["LSE"]) * chain.cut_delta[..., 0]
+    return squares, sums + cut.sum(-1).abs()
 
 
 def _dalibi(chain: Chain) -> Error:
@@ -179,12 +180,9 @@ def _least_dtau(bounds: LowerBounds, case: Case) -> Error:
 
 
 def _least_dsink(bounds: LowerBounds, case: Case) -> Error:
-    """By delta, LSE and the exponential of each row, and what adds the rows up."""
-    values, common = bounds.values, bounds.common[..., 0]
-    w, relative = _sink_share(bounds.x, bounds.tile, values, common)
-    share = w * values["delta"]
-    squares = (w * bounds.delta[..., 0]) ** 2 + (share * relative) ** 2
-    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * share.abs().sum(-1)
+    e_lse, e_delta = bounds.common[..., 0], bounds.delta[..., 0]
+    about = bounds.x, bounds.tile, bounds.values
+    return _sink_error(*about, e_lse, e_delta, case.batch * case.seqlen_q)
 
 
 def _least_dalibi(bounds: LowerBounds, case: Case) -> Error:

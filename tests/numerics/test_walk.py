@@ -8,7 +8,7 @@ from hypothesis import given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import sieve
-from gradprobe.numerics.compare import allowed, attention_of, compare
+from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.locate import locate
 from gradprobe.numerics.sieve import LargeRun, LargeRuns, errors_of
@@ -110,7 +110,7 @@ def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
     spoilt = trace.values[name].clone()
     at = random.randrange(spoilt.numel())
     whole = compare(case, x, trace, precision)
-    bound = allowed(whole, name, spoilt.dtype).flatten()[at] if name not in MATRICES else 1e-3
+    bound = whole.judged(trace, name).bound.flatten()[at] if name not in MATRICES else 1e-3
     by = random.choice([0.2, 0.9, 0.999, 1.001, 1.1, 3.0, 1e6, float("nan")])
     spoilt.view(-1)[at] += by * bound * random.choice([-1, 1])
     spoilt_trace = Trace({**trace.values, name: spoilt}, trace.sources)
