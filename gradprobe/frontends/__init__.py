@@ -27,11 +27,9 @@ TORCH = "torch"  # of what launches no kernel of its own
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel that was started."""
-
     entry: Any  # a function of Python, or a CUDA kernel
     backend: str  # of BACKENDS
-    storages: Collection[int] = ()  # that it was given, as `storage_of` numbers them
+    storages: Collection[int] = ()  # that it was given, as `home_of` numbers them
     call: Any = None  # a Triton kernel's arguments
 
 
@@ -43,8 +41,6 @@ def _unwritten() -> UnwrittenElements:
 
 @dataclass
 class Launches:
-    """What a call of a function starts."""
-
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """Those that the caller knows."""
     schedule: int = 0
@@ -63,13 +59,12 @@ class Launches:
     compiled: set[Any] = field(default_factory=set)  # what kernels were compiled to
 
 
+# Those that notice what is started now.
 OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=None)
-"""Those that notice what is started now."""
 
 
 class Statements:
-    """The statements of a file by the numbers of their lines, the last first. Of a line they are
-    those of
+    """The statements of a file by the numbers of their lines, the last first. Of a line:
 
     masks: the condition of its `where`, or the `mask=` of its access;
     address: what moves the pointer of its access, and the indices there;
@@ -94,7 +89,6 @@ class Statements:
         return ()
 
     def launches_with(self, line: int) -> Iterable[int]:
-        """The launches that use what a line of host code assigns."""
         return ()
 
     def function_at(self, line: int) -> str:
@@ -107,7 +101,6 @@ class Language:
     suffixes: tuple[str, ...] = ()
 
     def launches(self, found: Launches) -> AbstractContextManager[None]:
-        """While open, what is started is noted, and its faults of memory."""
         return contextlib.nullcontext()
 
     def source(self, file: str) -> Statements:
@@ -122,7 +115,6 @@ def languages() -> tuple[Language, ...]:
 
 @contextlib.contextmanager
 def launches(found: Launches) -> Iterator[Launches]:
-    """While open, what is started is noted, in whatever language."""
     token = OPEN.set(found)
     with contextlib.ExitStack() as stack:
         stack.callback(OPEN.reset, token)

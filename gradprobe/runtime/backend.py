@@ -5,7 +5,7 @@ import sys
 
 from ..frontends.triton import interpreting, stand_in_for
 from ..model.case import Case
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, refuse_if
 from ..processes.resource_limits import SHARED_BY, VISIBLE
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
@@ -40,9 +40,8 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
         )
     else:
         os.environ["TRITON_INTERPRET"] = "1"
-    if arch is not None and _has_gpu():
-        words = f"--arch {arch}: there is a GPU, and it answers itself"
-        raise UsageFailure(words, "drop --arch")
+    words = f"--arch {arch}: there is a GPU, and it answers itself"
+    refuse_if(arch is not None and _has_gpu(), words, "drop --arch")
     stand_in_for(arch)
     return chosen
 

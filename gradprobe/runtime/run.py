@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
 from ..frontends.triton import gpu_stood_in
-from ..frontends.triton.launches import KernelCall, storage_of
+from ..frontends.triton.launches import KernelCall
+from ..inputs.memory import home_of
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import given_back, sizes_taken, taken, with_broadcast
 from ..model.case import Case, ranked
@@ -49,18 +50,13 @@ def run_target(
     target: Target, case: Case, inputs: Inputs, around: Iterable[AbstractContextManager[Any]] = (),
     found: Launches | None = None,
 ) -> Outcome:  # fmt: skip
-    """Runs the target once, or raises a Failure. One that raises on purpose has refused the layout,
-    unless that is its own or contiguous.
-
-    Args:
-        around: entered around the target's own code alone.
-        found: how kernels are launched, and what gets to know of them.
-    """
+    """Runs the target once, or raises a Failure. One that raises on purpose has refused the layout, unless that is its
+    own or contiguous. `around`: entered around the target's own code alone."""
     import numpy as np
 
     arguments = bind(target, case, inputs.tensors)
     found, refused, result = found or Launches(inputs.tensors), None, None
-    dots: list[Dots] = []
+    dots = list[Any]()
     is_on_gpu = inputs.tensors["q"].is_cuda
     own = gpu_stood_in(as_cuda=case.as_cuda), warned_once(), np.errstate(all="ignore")
     with launches(found):
@@ -98,7 +94,7 @@ def run_target(
         dots = dots_of_launches(found, dots)
     return Outcome(
         trace, None, *launched, notes=tuple(dict.fromkeys(found.notes)),
-        storages={storage_of(tensor): name for name, tensor in results.items()},
+        storages={home_of(tensor): name for name, tensor in results.items()},
         findings=(*found.findings, *shared(results, target, case, inputs)),
         warned=kept_warnings(), dots=tuple(dots),
         calls=tuple(launch.call for launch in found.started if launch.call is not None),
@@ -118,7 +114,7 @@ def _launched(
             kernels[entry] = LoadedSource(entry.name, str(source.path), line, source.sha256)
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
-    in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]
+    in_place = [name for name, tensor in inputs.tensors.items() if home_of(tensor) in given]
     return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
 
 
@@ -207,14 +203,14 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate of the case's family, in dataflow order."""
-    existing = [row.name for row in TABLE if case.exists(row.name)]
-    return {name: tuple(map(case.size, case.axes(name))) for name in existing}
+    names = [row.name for row in TABLE if case.exists(row.name)]
+    return {name: tuple(map(case.size, case.axes(name))) for name in names}
 
 
 def read_trace(
     result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None
 ) -> Trace:
-    """A target's result as a Trace, or a TargetFailure; None is "not exposed".
+    """A target's result as a Trace, or TargetFailure; None is "not exposed".
 
     `outputs`: by parameter, what it writes gradients into: results where it returns none so named.
     """
@@ -224,10 +220,9 @@ def read_trace(
         got = f"{subject} must return a dict of named intermediates, got {type(result).__name__}"
         way_out = f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}"
         written = f"None, after writing into {', '.join(outputs)}"
-        raise TargetFailure(
-            got, f"{way_out}; or {written if outputs else 'the tuple (dq, dk, dv)'}"
-        )
-    found: dict[str, Tensor] = {}
+        way_out += f"; or {written if outputs else 'the tuple (dq, dk, dv)'}"
+        raise TargetFailure(got, way_out)
+    found = dict[str, Any]()
     for key, tensor in [(key, value) for key, value in result.items() if value is not None]:
         words, row = f"{subject} returned", lookup(str(key))
         if row is None:
@@ -255,8 +250,8 @@ def as_in_memory(value: object, subject: str) -> object:
         return value
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
         plain = torch.Tensor.as_subclass(torch.Tensor.detach(value), torch.Tensor)
-        is_held = plain.numel() and plain.layout == torch.strided and not plain.is_meta
-        if is_held and not plain.data_ptr():
+        is_in_memory = plain.layout == torch.strided and not plain.is_meta
+        if plain.numel() and is_in_memory and not plain.data_ptr():
             words = f"{subject} as {type(value).__name__}, a subclass of Tensor without values"
             raise TargetFailure(words, "return a plain tensor")
     return plain

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
-from ..inputs.memory import UnwrittenElements
+from ..inputs.memory import UnwrittenElements, home_of
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
@@ -57,7 +56,7 @@ class Allocations:
         found = list[Breach]()
         for tensor, at, guards in self.made:
             there = f"the tensor allocated at {at.place if at.file else ''}"
-            name = names.get(storage_of(tensor), there)
+            name = names.get(home_of(tensor), there)
             found += [replace(breach, tensor=name) for breach in guards.breaches()]
         return found
 
@@ -85,7 +84,6 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def calling_line() -> SourceLine:
-    """The innermost line of the user's code that is running; of no file where none is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -143,20 +141,17 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
 
 # --- inputs that are changed
 
+# The kernel that changed an input first, "" where Python did; and its line.
 Writer = tuple[str, SourceLine | None]
-"""The kernel that changed an input first, "" where Python did; and its line."""
 
 
 class InputsBefore:
-    """The inputs as they were, but for those that may be written over, and what changed them."""
-
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
         own = {*OUTPUTS, "delta", *allowed}
-        self._memory: dict[str, Tensor] = {}
-        for name, tensor in inputs.tensors.items():
-            if name not in own:  # the same memory, since a target may turn its tensor in place
-                self._memory[name] = tensor.detach()
+        self._given = {name: each for name, each in inputs.tensors.items() if name not in own}
+        # The same memory, since a target may turn its tensor in place.
+        self._memory = {name: tensor.detach() for name, tensor in self._given.items()}
         self._values = inputs.values
         self.writers: dict[str, Writer] = {}
 
@@ -167,26 +162,37 @@ class InputsBefore:
             differ = self._differing(name)
             if bool(differ.any()):  # a sum would take eight bytes an element
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
+            before, after = _view(now), _view(self._given[name])
+            if before != after:
+                words = (
+                    f"{name}, an input, is another view after the run: {after}; it had {before}"
+                )
+                found.append(MemoryFinding(CHANGED, name, words, access="store"))
         return found
 
     def restore(self) -> None:
         for name, tensor in self._memory.items():
             write(tensor, self._values[name])
+            self._given[name].data = tensor
 
     def operations(self) -> Any:
         def wrote(tensor: Tensor) -> None:
             at = calling_line()
-            self.note("", at if at.file else None, storage_of(tensor))
+            self.note("", at if at.file else None, home_of(tensor))
 
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
     def note(self, kernel: str, line: SourceLine | None = None, home: int | None = None) -> None:
         for name, tensor in self._memory.items():
-            if home in (None, storage_of(tensor)) and bool(self._differing(name).any()):
+            if home in (None, home_of(tensor)) and bool(self._differing(name).any()):
                 self.writers.setdefault(name, (kernel, line))
 
     def _differing(self, name: str) -> Tensor:
         return ~same_bits(self._memory[name], self._values[name])
+
+
+def _view(tensor: Tensor) -> str:
+    return f"shape {list(tensor.shape)} with strides {list(tensor.stride())}"
 
 
 def _overwritten(
@@ -241,7 +247,7 @@ def shared(
 def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
     import torch
 
-    if tensor.device != other.device or storage_of(tensor) != storage_of(other):
+    if tensor.device != other.device or home_of(tensor) != home_of(other):
         return 0
     taken = mapped(max(tensor.untyped_storage().nbytes(), 1), torch.bool)
     parts = []

@@ -36,11 +36,8 @@ _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m
 
 
 def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The target's arguments by its own parameter names.
-
-    Raises:
-        UsageFailure: the case uses what the target does not take, or the target needs what the case lacks.
-    """
+    """The arguments by the target's own parameter names, or UsageFailure: it does not take what the case uses, or needs
+    what that lacks."""
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
         way = f"it takes {', '.join(target.takes.values())}"
@@ -71,8 +68,8 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
         refuse_if(right not in (0, left), words, way)
         offered["window"] = left
     if case.mask_as == ADDITIVE and case.mask is not None:
-        hidden, dtype = ~tensors["mask"], tensors["q"].dtype
-        added = hidden.to(dtype).masked_fill_(hidden, float("-inf"))
+        hidden = ~tensors["mask"]
+        added = hidden.to(tensors["q"].dtype).masked_fill_(hidden, -math.inf)
         tensors = {**tensors, "mask": added}
     if case.lse_as == LOG2 and "lse" in tensors:
         # With the same strides, in a storage as large.
@@ -102,13 +99,12 @@ def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _is_mask_for_bias(target: Target, case: Case) -> bool:
-    """Whether the mask goes to a parameter that takes either a mask or a bias."""
     is_either = "mask" not in target.takes and target.takes.get("bias") in EITHER
     return is_either and case.mask is not None and not case.bias
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
-    """The options that the case uses and the target has no parameter for. For dropout, the reference needs the mask."""
+    """The options that the case uses and no parameter takes. For dropout, the reference needs the mask."""
     is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
     is_square = case.cu_seqlens_q == case.cu_seqlens_k
     for_both = {"cu_seqlens_q", "cu_seqlens_k"} <= takes
@@ -160,7 +156,7 @@ def _as_tensor(value: Any) -> Any:
 def by_name(
     function: Callable[..., Any], results: Sequence[Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """The gradients by name, and why so; None where neither words nor number tell which is which."""
+    """The gradients by name, and why so; None where nothing tells which is which."""
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
     named = [name if name in _GRADIENTS else "" for name in map(intermediate_named, words)]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
@@ -179,7 +175,6 @@ _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
-    """What stands in a function itself, with its lines in the file."""
     try:
         lines, first = inspect.getsourcelines(plain_function(function))
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -219,6 +214,5 @@ def _name_of(node: ast.expr) -> str:
 
 
 def intermediate_named(word: str) -> str:
-    """The intermediate that a variable or a result is named after, or ""."""
     row = lookup(canonical_name(word) or plain(word))
     return row.name if row is not None else ""

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..frontends import plain_function
@@ -14,7 +14,7 @@ from ..source.triton_source import kernel_below
 from . import find
 from .builtin import BUILTINS, FILES
 from .find import Target
-from .naming import edited_modules
+from .naming import edited_modules, statements_at_import
 
 Definition = ast.FunctionDef | ast.ClassDef
 # What can make a name that the text of a file does not hold.
@@ -24,7 +24,7 @@ _MAKES_NAMES = re.compile(
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
-    """Raises UsageFailure where there is no such built-in, file or function; `takes_file`: FILE.py alone is enough."""
+    """UsageFailure where there is no such built-in, file or function; `takes_file`: FILE.py alone is enough."""
     if word in BUILTINS:
         return
     if takes_file and word.endswith(".py"):
@@ -39,7 +39,7 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
         return
     file = find.existing_file(Path(place), word)
     own, first = sorted(_defined_in(file)), re.escape(name.partition(".")[0])
-    text = file.read_text(encoding="utf-8") if own else ""
+    text = file.read_text(encoding="utf-8", errors="replace") if own else ""
     if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
         raise find.no_function(str(file), name, word, own)
 
@@ -57,23 +57,12 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
 
 
 def _defined_in(file: Path) -> dict[str, Definition]:
-    """By name the functions, autograd.Functions and aliases that an import of a file defines, if it is readable."""
-    found: dict[str, Definition] = {}
+    """By name the functions, autograd.Functions and aliases that an import of a readable file defines."""
+    found = dict[str, Definition]()
     with contextlib.suppress(OSError, ValueError, SyntaxError):
-        for statement in _statements_at_import(ast.parse(file.read_bytes())):
+        for statement in statements_at_import(ast.parse(file.read_bytes())):
             found |= _defined(statement, found)
     return found
-
-
-def _statements_at_import(node: ast.AST) -> Iterator[ast.stmt]:
-    """Those at once or under a condition, but for what runs only as a script."""
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, ast.If) and "__name__" in ast.dump(part.test):
-            continue
-        if isinstance(part, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
-            yield from _statements_at_import(part)
-        elif isinstance(part, ast.stmt):
-            yield part
 
 
 def with_function(word: str) -> str:
@@ -85,7 +74,7 @@ def with_function(word: str) -> str:
 
 
 def candidates(file: Path) -> list[str]:
-    """The names of what can be checked; what calls `Function.apply`, or is that, stands for the autograd.Function."""
+    """What can be checked; what calls `Function.apply`, or is that, stands for the autograd.Function."""
     if file.suffix == ".cu":
         from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
@@ -93,9 +82,7 @@ def candidates(file: Path) -> list[str]:
     # Of two names of one definition the later.
     names = {node: name for name, node in _defined_in(file).items() if _is_checkable(node)}
     texts = [ast.unparse(node) for node in names if isinstance(node, ast.FunctionDef)]
-    applied = [
-        name for name in names.values() if any(f"{name}.apply(" in text for text in texts)
-    ]
+    applied = set(re.findall(r"(?<![\w.])(\w+)\.apply\(", "\n".join(texts)))
     return [name for name in names.values() if name not in applied]
 
 
@@ -116,7 +103,6 @@ def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, 
 
 
 def _is_checkable(node: Definition) -> bool:
-    """Whether every parameter has a meaning here, and q, k and v are among them."""
     try:
         find.parameters_of(_signature(node), node.name)
     except (UsageFailure, SyntaxError):

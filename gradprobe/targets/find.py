@@ -51,7 +51,6 @@ class Target:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it can be given to write its gradients into."""
         return tuple(name for name in OUTPUTS if self.is_backward and name in self.takes)
 
     @property
@@ -77,13 +76,13 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
-        words = f"target {word!r} has no readable signature"
-        raise UsageFailure(words, "wrap it in a Python function with named parameters") from None
+        words, way_out = f"target {word!r} has no readable signature", "wrap it in a function"
+        raise UsageFailure(words, f"{way_out} with named parameters") from None
     takes, required = parameters_of(signature, word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
     family = family or ("lazy" if "tau" in takes else "softmax")
-    own = (word, function, takes, required, family, source, changes)
-    return Target(*own, window_form=form)
+    about = word, function, takes, required, family, source, changes
+    return Target(*about, window_form=form)
 
 
 def _found(word: str, changes: Surroundings) -> tuple[Callable[..., Any], LoadedSource]:
@@ -101,16 +100,14 @@ def _found(word: str, changes: Surroundings) -> tuple[Callable[..., Any], Loaded
         function, line = host_function(file, name, word)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         return function, LoadedSource(name, str(file), line, digest)
-    if place.endswith(".py"):
-        module = load_file(Path(place), word, changes)
-    else:
-        module = _load_module(place, word, changes)
+    is_file = place.endswith(".py")
+    load = partial(load_file, Path(place)) if is_file else partial(_load_module, place)
+    module = load(word, changes)
     function = function_in(module, name, word)
     return function, source_of(function, module)
 
 
 def parts_of(word: str) -> tuple[str, str]:
-    """The file or module, and the function, of a word that is no built-in's. Raises UsageFailure."""
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(FILES)):
@@ -120,7 +117,7 @@ def parts_of(word: str) -> tuple[str, str]:
 
 
 def missing(builtin: Builtin) -> str:
-    """Why it cannot run on this machine; "" where it can. Where there is no driver, torch is not imported for it."""
+    """Why it cannot run here; "" where it can. Without a driver torch is not imported for it."""
     if not builtin.cuda:
         return ""
     if "torch" in sys.modules or has_driver():
@@ -154,7 +151,7 @@ def _search(folder: Path, at: int) -> None:
 
 
 def existing_file(path: Path, word: str) -> Path:
-    """The path itself. Raises UsageFailure: there is no such file, with one beside it that may be meant."""
+    """The path itself, or UsageFailure: there is no such file."""
     if not path.is_file():
         meant = did_you_mean(str(path), map(str, path.parent.glob("*.py")), "")
         way_out = meant or "the path is relative to the current folder"
@@ -200,10 +197,9 @@ def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any
 
 
 def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    """The function that a name in a module means, by parameters that have names; it may stand in a class.
+    """The function that a name means, by parameters that have names, or UsageFailure; it may stand in a class.
 
     The forward and the backward of an autograd.Function mean the whole of it, which runs through its `apply` alone.
-    Raises UsageFailure: there is none of that name, or it is a kernel or another class.
     """
     function: Any = module
     for part in name.split("."):
@@ -231,7 +227,6 @@ def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure
 
 
 def callables(module: ModuleType) -> Iterator[str]:
-    """The names of what a module itself defines that may be a target."""
     for key, value in vars(module).items():
         is_public = inspect.isfunction(value) and not key.startswith("_")
         if is_public or is_autograd_function(value):
@@ -252,10 +247,7 @@ def _window_form(parameter: inspect.Parameter) -> str:
 def parameters_of(
     signature: inspect.Signature, word: str
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """The parameters of an attention by canonical name, and which of these have no default.
-
-    Raises UsageFailure: q, k or v is not among them, or there is one that gradprobe has no value for.
-    """
+    """The parameters by canonical name, and those without a default; UsageFailure of one that is missing or unknown."""
     takes, required = dict[str, str](), set[str]()
     for name, canonical in naming.meanings(signature.parameters).items():
         parameter = signature.parameters[name]

@@ -1,5 +1,7 @@
 """Which file a function came from, and by which word it is found. What parameters are called."""
 
+import ast
+import contextlib
 import functools
 import hashlib
 import importlib.machinery
@@ -8,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +34,6 @@ class LoadedSource:
 
 
 def source_of(function: AnyFunction, module: ModuleType | None = None) -> LoadedSource:
-    """The file of a function, "" of a builtin."""
     plain = plain_function(function)
     try:
         file = Path(inspect.getsourcefile(plain) or "").resolve()
@@ -46,17 +47,16 @@ def source_of(function: AnyFunction, module: ModuleType | None = None) -> Loaded
 
 
 def _module_of(value: Any) -> str:
-    try:
+    with contextlib.suppress(Exception):  # a lazy attribute of the user's may raise anything
         # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
         while callable(inner := vars(value).get("fn")):
             value = inner
         return str(getattr(value, "__module__", "") or "")
-    except Exception:  # a lazy attribute of the user's may raise anything
-        return str(getattr(type(value), "__module__", "") or "")
+    return str(getattr(type(value), "__module__", "") or "")
 
 
 def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
-    """The modules that a module's names are, or in which what they and its dicts hold was made."""
+    """The modules that its names are, or in which what they and its dicts hold was made."""
     # A dict of modules is no use of them: `sys.modules` holds all that there are.
     found = set[str]()
     for value in [*vars(module).values()]:
@@ -99,7 +99,6 @@ def holding(file: str) -> list[str]:
 
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:
-    """The other files of a module's name on the search path."""
     folders = dict.fromkeys(folder or os.getcwd() for folder in ("", *sys.path))
     found = dict.fromkeys(found_in(folder, module) for folder in folders)
     return tuple(str(other) for other in found if other not in (None, file))
@@ -138,12 +137,11 @@ def readable(function: AnyFunction) -> AnyFunction:
 
 
 def _of_schema(schema: Any) -> inspect.Signature:
-    none, either = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = []
+    kind, parameters = inspect.Parameter, list[inspect.Parameter]()
     for own in schema.arguments:
-        default = own.default_value if own.has_default_value() else none
+        default = own.default_value if own.has_default_value() else kind.empty
         if own.name != "self":
-            parameters.append(inspect.Parameter(own.name, either, default=default))
+            parameters.append(kind(own.name, kind.POSITIONAL_OR_KEYWORD, default=default))
     return inspect.Signature(parameters)
 
 
@@ -182,7 +180,7 @@ def _applied(owner: Any) -> AnyFunction:
 
     signature = inspect.signature(owner.forward)
     if owner.setup_context is Function.setup_context:
-        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
 
     def by_name(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
@@ -221,19 +219,43 @@ def name_of(function: AnyFunction) -> str:
 
 
 def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
-    """The name of a function among a module's attributes, its own before others."""
+    """The name of a function that every import of its module binds, its own before others."""
     own = getattr(function, "__name__", "")
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
         # A method is a new object each time.
         is_method = isinstance(value, types.MethodType) and isinstance(function, type(value))
         if value is function or (is_method and value == function):
-            return name
+            return name if name in _imported_names(module) else None
     return None
 
 
+def _imported_names(module: ModuleType) -> set[str]:
+    """Not those of a loop, which hold its last, or of a script alone."""
+    found = set[str]()
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for statement in statements_at_import(ast.parse(_file(module).read_bytes())):
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                found.add(statement.name)
+            elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+                found |= {alias.asname or alias.name for alias in statement.names}
+            elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                found |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return found
+
+
+def statements_at_import(node: ast.AST) -> Iterator[ast.stmt]:
+    """Those at once or under a condition, but for what runs only as a script."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.If) and "__name__" in ast.dump(part.test):
+            continue
+        if isinstance(part, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from statements_at_import(part)
+        elif isinstance(part, ast.stmt):
+            yield part
+
+
 def _place(module: ModuleType) -> str:
-    """The file; in a package, where imports may be relative, the module."""
     file = _file(module)
     if file.suffix != ".py" or not file.is_file():
         return ""

@@ -43,7 +43,7 @@ class Surroundings:
             if number not in _KEPT:
                 with contextlib.suppress(OSError):
                     _KEPT[number] = os.dup(number)
-        values = {name: one.get() for name, one in settings.items()}
+        values = _values(settings)
         functions = {space: dict(vars(_space(space))) for space in _SPACES}
         kept = [name for name in self._left if settings[name].stays]
         _put(settings, {name: self._left[name] for name in kept})
@@ -54,15 +54,10 @@ class Surroundings:
             self._replaced = _changed(functions)
             own = {key: functions[key[0]].get(key[1], _ABSENT) for key in self._replaced}
             _replace(own)
-            now = {name: one.get() for name, one in settings.items()}
-            self._left = {name: value for name, value in now.items() if value != values[name]}
+            now = _values(settings).items()
+            self._left = {name: value for name, value in now if value != values[name]}
             _put(settings, {name: values[name] for name in self._left})
             _open_standard_streams()
-
-    @property
-    def sets_threads(self) -> bool:
-        """Then in a fork it would wait for threads that it has not."""
-        return "threads" in self._left
 
     @property
     def sentence(self) -> str:
@@ -104,16 +99,13 @@ def _settings() -> Mapping[str, _Setting]:
         context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         return getattr(context, "device", None)
 
-    gradients, dtype = torch.is_grad_enabled, torch.get_default_dtype
+    words = "whether gradients are recorded"
+    autocast = lambda: [*map(torch.is_autocast_enabled, kinds)]  # noqa: E731
     return {
         "device": _Setting(device, torch.set_default_device, "the default device"),
-        "dtype": _Setting(dtype, torch.set_default_dtype, "the default dtype"),
-        "gradients": _Setting(
-            gradients, torch.set_grad_enabled, "whether gradients are recorded"
-        ),
-        "autocast": _Setting(
-            lambda: [*map(torch.is_autocast_enabled, kinds)], put_autocast, "autocast"
-        ),
+        "dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, "the default dtype"),
+        "gradients": _Setting(torch.is_grad_enabled, torch.set_grad_enabled, words),
+        "autocast": _Setting(autocast, put_autocast, "autocast"),
         "algorithms": _Setting(algorithms, put_algorithms, "deterministic algorithms"),
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
         "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
@@ -124,6 +116,10 @@ def _settings() -> Mapping[str, _Setting]:
         "warnings": _Setting(lambda: list(warnings.filters), put_filters, stays=False),
         "numbers": _Setting(np.geterr, lambda value: np.seterr(**value), stays=False),
     }
+
+
+def _values(settings: Mapping[str, _Setting]) -> dict[str, Any]:
+    return {name: setting.get() for name, setting in settings.items()}
 
 
 def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
@@ -147,7 +143,7 @@ def _space(name: str) -> Any:
 
 def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
     """What replaced functions; that a module adds some when it is first used does not count."""
-    found: dict[tuple[str, str], Any] = {}
+    found = dict[tuple[str, str], Any]()
     for space, functions in before.items():
         now = vars(_space(space))
         names = [name for name, value in functions.items() if callable(value)]

@@ -183,8 +183,13 @@ def test_sources_that_do_not_compile(tmp_path, line, words):
     assert words in str(failure(loaded(tmp_path, kernel).k, 1, 1, 0, OUT))
 
 
-def test_no_compiler(tmp_path, monkeypatch):
-    kernel = loaded(tmp_path, "__global__ void k(int n) {}\n").k
+def test_no_compiler_and_one_that_is_not_gnus(tmp_path, monkeypatch):
+    kernel, other = loaded(tmp_path, "__global__ void k(int n) {}\n").k, tmp_path / "clang++"
+    other.write_text("#!/bin/sh\necho 'clang version 19'\n")
+    other.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setenv("CXX", str(other))
+        assert "clang version 19" in str(failure(kernel, 1, 1, 0, 1))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     error = failure(kernel, 1, 1, 0, 1)

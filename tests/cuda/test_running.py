@@ -141,6 +141,7 @@ __global__ void hidden_room(float* out) {
     out[threadIdx.x] = hidden_floats[threadIdx.x];
 }
 }
+namespace inner { struct Other {}; }
 namespace outer { namespace inner {
 __device__ float three() { return 3.0f; }
 struct Three { static constexpr int value = 3; };
@@ -179,7 +180,7 @@ def test_shared_memory_static_and_dynamic(module):
 
 
 def test_namespaces(module):
-    assert module.source.using == "using namespace outer;\nusing namespace inner;\n"
+    assert module.source.using == "using namespace outer::inner;\n"
     out = torch.zeros(32)
     kernels = {"hidden_room": 2, "in_a_namespace": 3, "of_a_namespace<Three>": 3}
     for kernel, value in kernels.items():

@@ -17,11 +17,14 @@ SOURCE = r"""// __global__ void commented(int n);
 #include <cuda_bf16.h>
 #define KERNEL __global__ void
 #if 0
+#ifdef NEVER
+#endif
 __global__ void left_out(int n) { n<<<1, 2>>>(3); }
 #else
 __global__ void taken(int n) {}
 #endif
 #ifndef __CUDACC_RTC__
+__global__ void of_the_host(int n) { n = nothing; }
 int main() { plain<<<1, 2>>>(); }
 #endif
 

@@ -1,11 +1,12 @@
 """What a target allocates lies in guard bands, and holds what must not remain."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gradprobe.runtime.target_memory import Allocations
+from gradprobe.runtime.target_memory import Allocations, InputsBefore
 
 
 class Noting:
@@ -82,6 +83,18 @@ def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_bu
         tensor[1:].fill_(1.0)
         torch.add(torch.ones(3), 1.0, out=tensor)
     assert register.told == [("allocated", (3,)), ("written", (2,)), ("written", (3,))]
+
+
+def test_an_input_that_was_turned_in_place_is_told_and_turned_back():
+    q = torch.arange(6.0).view(2, 3)
+    inputs = SimpleNamespace(tensors={"q": q}, values={"q": q.clone()})
+    before = InputsBefore(inputs, ())
+    assert not before.changes(lambda name: "")
+    q.t_()
+    (found,) = before.changes(lambda name: "")
+    assert "another view after the run: shape [3, 2] with strides [1, 3]" in found.sentence
+    before.restore()
+    assert q.shape == (2, 3)
 
 
 @pytest.mark.nightly

@@ -1,8 +1,12 @@
 """Which functions of a file can be checked, read from its text, and that FILE.py stands for the only one."""
 
+import importlib
+
 import pytest
 
-from gradprobe.targets.definitions import candidates, with_function
+from gradprobe.model.failures import UsageFailure
+from gradprobe.targets.definitions import candidates, refuse_mistyped, with_function
+from gradprobe.targets.naming import target_word
 from tests.cli.command import SMALL, run
 
 FILES = {
@@ -17,6 +21,7 @@ FILES = {
     "class F(Function):\n    def forward(q, k, v): pass\n    def setup_context(ctx, i, o): pass": ["F"],
     "class F(Function):\n    def forward(ctx, q, k, v): pass\nattend = F.apply": ["attend"],
     "class F(Function):\n    def forward(ctx, q, k, v): pass\ndef f(q, k, v): return F.apply(q, k, v)": ["f"],
+    "class F(Function):\n    def forward(ctx, q, k, v): pass\ndef f(q, k, v): return MyF.apply(q, k, v)": ["F", "f"],
     "class F(Function):\n    def backward(ctx, do): pass": [],
     "class F(nn.Module):\n    def forward(self, q, k, v): pass": [],
     "if __name__ == '__main__':\n    def f(q, k, v): pass": [],
@@ -46,6 +51,24 @@ def test_candidates_are_what_has_q_k_and_v_and_no_parameter_without_a_meaning(tm
     for at, (text, names) in enumerate(FILES.items()):
         (tmp_path / f"file{at}.py").write_text(text)
         assert candidates(tmp_path / f"file{at}.py") == names, text
+
+
+def test_a_word_that_a_file_of_another_encoding_does_not_define_is_refused(tmp_path):
+    file = tmp_path / "latin.py"
+    file.write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\ndef f(q, k, v): pass\n")
+    with pytest.raises(UsageFailure, match="has no function g"):
+        refuse_mistyped(f"{file}:g")
+
+
+def test_a_function_of_a_loop_has_no_word_by_which_another_process_would_find_its_last(
+    tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "def f(q, k, v): pass\nfor g in (lambda q, k, v: 1, lambda q, k, v: 2): pass\n"
+    (tmp_path / "bound_in_a_loop.py").write_text(text)
+    module = importlib.import_module("bound_in_a_loop")
+    assert target_word(module.f).endswith("bound_in_a_loop.py:f")
+    assert not target_word(module.g)
 
 
 def test_a_file_stands_for_its_only_candidate_and_every_other_word_for_itself(

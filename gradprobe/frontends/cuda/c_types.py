@@ -28,8 +28,8 @@ _FITS = (
     "a pointer takes a tensor of its type or None, a number one that it can hold; what takes a structure is "
     "launched by a function of the file's host code"
 )
+# A number's ctypes type; the bytes of what a pointer points at, 0 if unknown; or None.
 ParameterType = Any
-"""A number's ctypes type; the bytes of what a pointer points at, 0 if unknown; or None."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ def structures(header: str) -> dict[str, Any]:
 
 
 def number_type(source: CudaSource, declared: str) -> Any:
-    """Of a number such as "unsigned long long" or "real"; None of anything else."""
     for _ in range(8):  # an alias of an alias
         declared = re.sub(r"\w+", lambda word: source.aliases.get(word[0], word[0]), declared)
     words = {*declared.replace("std::", "").split()} - {"const", "volatile", "signed"}

@@ -25,10 +25,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTI
 _ATTRIBUTE = re.compile(
     r"\b(?:alignas|__align__|__launch_bounds__|__cluster_dims__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
-# What `#if 0` leaves out.
-_DEAD = re.compile(
-    r"^[ \t]*#[ \t]*if[ \t]+0\b.*?(?=^[ \t]*#[ \t]*(?:el|endif))", re.MULTILINE | re.DOTALL
-)
+# What is known of a macro under NVRTC, and so under the header for CPUs, which defines NVRTC's macros.
+_MACROS = {"0": False, "1": True, "__CUDACC__": True, "__CUDACC_RTC__": True, "__NVCC__": False}
+_CONDITION = re.compile(r"#if(?:(n)?def(?!ined))?(!)?(?:defined)?\(?(\w+)\)?")
 _MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
@@ -42,8 +41,26 @@ def blank(text: str) -> str:
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces for comments, literals, and what `#if 0` leaves out."""
-    return _DEAD.sub(lambda found: blank(found[0]), _LEXICAL.sub(_without_content, text))
+    """The text with spaces for comments, literals, and what a known `#if` leaves out."""
+    lines = _LEXICAL.sub(_without_content, text).splitlines(keepends=True)
+    branches = list[bool | None]()  # of each open #if, whether what follows is compiled
+    for number, line in enumerate(lines):
+        found = _DIRECTIVE.match(line)
+        word = found[1] if found is not None else ""
+        if found is not None and word.startswith("if"):
+            condition = _CONDITION.fullmatch("".join(found[0].split()))
+            value = _MACROS.get(condition[3]) if condition is not None else None
+            is_not = condition is not None and bool(condition[1] or condition[2])
+            branches.append(None if value is None else value != is_not)
+        elif branches and word == "endif":
+            branches.pop()
+        elif branches and word in ("else", "elif"):
+            before = branches[-1]
+            is_open = before is None or (word == "elif" and not before)
+            branches[-1] = None if is_open else not before
+        elif False in branches:
+            lines[number] = blank(line)
+    return "".join(lines)
 
 
 def _without_content(found: re.Match[str]) -> str:
@@ -59,7 +76,7 @@ def without_directives(text: str) -> str:
 
 def includes(text: str) -> Iterator[re.Match[str]]:
     plain = without_comments(text)
-    yield from (found for found in _INCLUDE.finditer(text) if "#" in plain[slice(*found.span())])
+    return (found for found in _INCLUDE.finditer(text) if "#" in plain[slice(*found.span())])
 
 
 # --- Trees
@@ -115,8 +132,6 @@ class Declaration:
 
 @dataclass(frozen=True, eq=False)
 class DeclaredFunction:
-    """A function under a plain name."""
-
     name: str
     line: int
     parameters: tuple[Declaration, ...]

@@ -40,13 +40,17 @@ _SCALARS = dict.fromkeys(("scale", "sm_scale", "softmax_scale"), "scale")
 _SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
 _NEVER_WRITTEN = ("q", "k", "v", "do", "o")
 _INPUTS = (*_NEVER_WRITTEN, "lse", "delta", "bias", "mask")
-_AXES = {"lse": "bhm", "delta": "bhm", "dk": "bgnd", "dv": "bgne"}
-_AXES |= {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd"}
-_AXES |= dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
+_WITH_AXES = {
+    "bhm": "lse delta", "bgnd": "k dk", "bgne": "v dv", "bhmd": "q dq", "bhme": "o do",
+    "bhmn": "bias mask p dp ds",
+}  # fmt: skip
+_AXES = {name: axes for axes, names in _WITH_AXES.items() for name in names.split()}
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
 # Two letters, and what the two are the size of: of one number where the first of these letters has none of its own.
-_ALIKE = {"mn": "length of queries and keys", "de": "head dim", "hg": "number of heads"}
+_ALIKE = (
+    ("m", "n", "length of queries and keys"), ("d", "e", "head dim"), ("h", "g", "number of heads"),
+)  # fmt: skip
 _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
@@ -71,7 +75,7 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
 
 
 def checkable(file: Path) -> list[str]:
-    found = []
+    found = list[str]()
     for name, function in read_source(file).launchers.items():
         with contextlib.suppress(UsageFailure):
             meanings(function, name)
@@ -137,8 +141,7 @@ class _Backward:
         sizes: dict[str, int] = {}
         for name in "qkv":
             sizes |= dict(zip(_AXES[name], given[name].shape, strict=True))
-        for pair, what in _ALIKE.items():
-            first, second = pair[0], pair[1]
+        for first, second, what in _ALIKE:
             is_one = "l" in self._letters if first == "m" else second not in self._letters
             if is_one and sizes[first] != sizes[second]:
                 raise ValueError(f"{self._name} takes one {what}")
@@ -168,14 +171,13 @@ class _Backward:
         """Zeros, since it may add to what it finds."""
         import torch
 
-        found = {}
+        found, dtypes = {}, {c_float: torch.float32, c_double: torch.float64}
         for parameter in self._launcher.function.parameters:
             kind, what, _ = self._passed[parameter.name]
             if kind == "output":
                 number = number_type(self._launcher.source, parameter.type.removesuffix("*"))
-                dtype = {c_float: torch.float32, c_double: torch.float64}.get(number, q.dtype)
-                shape = list(map(sizes.__getitem__, _AXES[what]))
-                found[what] = torch.zeros(shape, dtype=dtype, device=q.device)
+                shape = [sizes[axis] for axis in _AXES[what]]
+                found[what] = q.new_zeros(shape, dtype=dtypes.get(number, q.dtype))
         return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:

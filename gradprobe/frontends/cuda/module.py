@@ -56,8 +56,6 @@ def kernel_of(source: CudaSource, name: str) -> Kernel:
 
 
 class Kernel(KernelEntry):
-    """A kernel, which runs to its end on a CPU."""
-
     def __call__(self, grid: Size, block: Size, shared_bytes: int, /, *arguments: Any) -> None:
         """Launches it, or raises TargetFailure.
 
@@ -91,8 +89,8 @@ def _sizes(given: Size) -> tuple[int, ...]:
 def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> None:
     name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > 1024:  # what every GPU allows
-        words = f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
-        raise TargetFailure(words)
+        words = f"is launched with {threads:,} threads a block; 1,024 fit"
+        raise TargetFailure(f"kernel {name} {words}")
     storages = [home_of(tensor) for _, tensor in launch.tensors]
     backend = CUDA if library is None else CUDA_ON_CPU
     found.started.append(Launch(launch.kernel, backend, storages))
@@ -104,8 +102,6 @@ def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> Non
 
 
 class Launcher(KernelEntry):
-    """A function of the host, which runs on the CPU."""
-
     def __call__(self, *arguments: Any) -> None:
         who = f"{self.name} of {self.source.path.name}"
         parameters = [each for each in self.function.parameters if each.type != STREAM]
@@ -122,7 +118,6 @@ class _HostCall:
         self._raised: BaseException | None = None
 
     def run(self, function: str, addresses: Any) -> int:
-        """Its cudaError_t."""
         loaded = self._library.loaded
         of_launch = (ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER)
         launch = self._callable(self._launch, *of_launch)
@@ -177,8 +172,8 @@ class _HostCall:
             if 0 <= start <= storage.nbytes() - size:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        words = f"host code fills or copies {size:,} bytes outside the tensors of its arguments"
-        raise TargetFailure(words)
+        where = "outside the tensors of its arguments"
+        raise TargetFailure(f"host code fills or copies {size:,} bytes {where}")
 
 
 def load(
@@ -254,8 +249,8 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
         return program.compile("cubin", name_expressions=names, logs=log)
     except Exception as error:
         errors = compile_errors(f"{log.getvalue()}\n{error}")
-        words = f"{source.path.name} does not compile for the GPU: {errors}"
-        raise TargetFailure(words) from error
+        where = f"{source.path.name} does not compile for the GPU"
+        raise TargetFailure(f"{where}: {errors}") from error
 
 
 def _headers() -> list[str]:

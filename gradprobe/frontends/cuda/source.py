@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 # What only nvcc or a GPU can make something of.
-_ON_A_GPU = dict.fromkeys(("asm", "__asm__"), "inline PTX")
-_ON_A_GPU |= {"cooperative_groups": "cooperative groups", "wmma": "matrix instructions (wmma)"}
-_ON_A_GPU["<<<"] = "a launch <<<...>>> in a kernel"
+_ON_A_GPU = {
+    "asm": "inline PTX", "__asm__": "inline PTX", "cooperative_groups": "cooperative groups",
+    "wmma": "matrix instructions (wmma)", "<<<": "a launch <<<...>>> in a kernel",
+}  # fmt: skip
 # Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
 _HEADERS = (
     r"(?:torch|ATen|c10|pybind11)/"
@@ -57,7 +58,6 @@ class CudaSource:
 
     @cached_property
     def of_kernels(self) -> str:
-        """The text with spaces for host code."""
         return self._without([*self._host[0], *self._host[1]])
 
     @cached_property
@@ -71,14 +71,13 @@ class CudaSource:
 
     @cached_property
     def aliases(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for pattern in _ALIASES:
-            found |= {each["name"]: each["type"] for each in re.finditer(pattern, self._whole)}
+        found = dict[str, str]()
+        for each in chain(*(re.finditer(pattern, self._whole) for pattern in _ALIASES)):
+            found[each["name"]] = each["type"]
         return found | dict(self.defines)
 
     @cached_property
     def granule(self) -> int:
-        """The bytes of the smallest element in shared memory."""
         words = " ".join([self._whole, *dict(self.defines).values()])
         if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
             return 1
@@ -100,13 +99,16 @@ class CudaSource:
 
     @cached_property
     def using(self) -> str:
-        """Lets the namespaces of its kernels be left out, from the outer ones in."""
-        found = dict[str, None]()
-        for space in nodes(syntax.parse(self.plain), "namespace_definition"):
-            name = node_text(space.child_by_field_name("name"))
-            if name and "__global__" in syntax.tokens(space):
-                found[f"using namespace {name};\n"] = None
-        return "".join(found)
+        """Lets the namespaces of its kernels be left out."""
+        found = set[str]()
+        for kernel in self.declared.values():
+            node, names = kernel.node.parent, list[str]()
+            while node is not None:
+                if node.type == "namespace_definition":
+                    names[:0] = filter(None, [node_text(node.child_by_field_name("name"))])
+                node = node.parent
+            found |= {f"using namespace {'::'.join(names)};\n"} if names else set()
+        return "".join(sorted(found))
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array, else of one in the file."""
@@ -117,7 +119,6 @@ class CudaSource:
         return ""
 
     def unsupported_on_a_cpu(self) -> str:
-        """The first line that cannot run there, and why."""
         # Of macros a kernel may use those with PTX; a launch in one is the host's.
         texts = self.plain, syntax.without_directives(self.plain)
         for number, (line, code) in enumerate(zip(*map(str.splitlines, texts), strict=True), 1):
@@ -146,11 +147,10 @@ class CudaSource:
     @cached_property
     def launchers(self) -> Mapping[str, DeclaredFunction]:
         """What launches kernels, by name, but for templates, members and overloaded ones."""
-        defined = [
-            each for each in self._host[0] if any(nodes(each.node, "function_definition"))
-        ]
+        defined, found = list[HostPiece](), dict[str, DeclaredFunction]()
+        for piece in self._host[0]:
+            defined += [piece] if any(nodes(piece.node, "function_definition")) else []
         many = Counter(piece.name for piece in defined)
-        found = dict[str, DeclaredFunction]()
         for piece in _with_users([each for each in defined if many[each.name] == 1], "<<<"):
             if function := syntax.declared_function(piece.node):
                 found[function.name] = function

@@ -69,9 +69,17 @@ class CudaFinding:
 
     @property
     def finding(self) -> memory.MemoryFinding:
-        line, access = self.now.line, _ACCESSES.get(self.now.how, "")
-        about = (self.kind, self.array, self.sentence, self.kernel)
-        found = memory.MemoryFinding(*about, line.file, line.line, line.code, access=access)
+        line = self.now.line
+        about = (
+            self.kind,
+            self.array,
+            self.sentence,
+            self.kernel,
+            line.file,
+            line.line,
+            line.code,
+        )
+        found = memory.MemoryFinding(*about, access=_ACCESSES.get(self.now.how, ""))
         return replace(found, lanes=self.count, in_block=self.is_shared)
 
     @property

@@ -24,7 +24,6 @@ from .. import plain_function
 
 @contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
-    """While open, traces functions of a file, interpreted kernels too."""
     reached, before = set[Goal](), sys.gettrace()
     by_name = {each.function.name: each for each in functions}
 
@@ -102,8 +101,6 @@ _MOST, _LARGEST = 48, 1 << 20
 
 @dataclass(frozen=True)
 class Event:
-    """What an expression gave, or a variable held after a statement."""
-
     at: CauseLine
     array: Array
     dtype: str

@@ -23,7 +23,6 @@ LANGUAGE = TritonLanguage()
 
 
 def interpreting() -> bool:
-    """Whether Triton's interpreter runs the kernels of this process."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...inputs.memory import home_of
 from .. import COMPILED, INTERPRETED, Launch, Launches, replaced
 from . import interpreting
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,6 @@ class PointerArgument:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch of a kernel, without its tensors."""
-
     kernel: Any
     given: Mapping[str, Any]
 
@@ -53,7 +52,6 @@ class KernelCall:
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
-        """Each parameter, and the storage that it points into."""
         found = list[tuple[str, int]]()
         for name, value in self.given.items():
             found += [(name, part.storage) for _, part, _ in tensors_in(value)]
@@ -61,7 +59,6 @@ class KernelCall:
 
 
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-    """A launch as `kernel.run` is given it."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
     given = {name: _described(given[name]) for name in given if name not in ("grid", "warmup")}
     return KernelCall(kernel, given)
@@ -85,11 +82,6 @@ def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
         yield from tensors_in(given.base, name)
 
 
-def storage_of(tensor: Tensor) -> int:
-    """The address of its storage."""
-    return int(tensor.untyped_storage().data_ptr())
-
-
 def _described(value: Any) -> Any:
     if isinstance(value, tuple):
         parts = tuple(map(_described, value))
@@ -97,7 +89,7 @@ def _described(value: Any) -> Any:
     if hasattr(value, "data_ptr"):
         tensor = getattr(value, "base", value)
         is_tensor = hasattr(tensor, "untyped_storage")  # a user's own object may have none
-        return PointerArgument(value.dtype, storage_of(tensor) if is_tensor else 0)
+        return PointerArgument(value.dtype, home_of(tensor) if is_tensor else 0)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         descriptor = copy.copy(value)
         descriptor.base = _described(value.base)
@@ -115,8 +107,6 @@ def _kind(value: Any) -> Any:
 
 @contextlib.contextmanager
 def recorded_launches(found: Launches) -> Iterator[None]:
-    """While open, notes the Triton kernels that are launched."""
-
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not kwargs.get("warmup"):  # else it is only to be compiled

@@ -54,7 +54,6 @@ def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
 
 
 def _error_of(call: KernelCall) -> CompileError | None:
-    """What is surely wrong with a kernel, whatever the sizes and the GPU are."""
     asked = architecture()
     first, *others = [target_of(ARCHITECTURES[name]) for name in ([asked] if asked else _USUAL)]
     root, line, words = _refused(call, first) or (None, None, "")

@@ -32,7 +32,6 @@ def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
 
 
 def describe_line(error: BaseException) -> tuple[str, ...]:
-    """The innermost line of the user's, and what called it."""
     return tuple(line.place.sentence for line in raised_lines(error)[:-3:-1])
 
 

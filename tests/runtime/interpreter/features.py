@@ -69,6 +69,8 @@ printing_and_assuming  x
     r = tl.load(x_ptr + tl.max_contiguous(tl.multiple_of(d, D), D))
 device_library  x.tanh() + x.abs().sqrt() + x.erf()
     r = libdevice.tanh(x) + tl.sqrt(tl.abs(x)) + tl.math.erf(x)
+device_power_of_a_whole_number  2 ** x
+    r = libdevice.pow(2, x)
 block_pointer  x
     source = tl.make_block_ptr(x_ptr, (n,), (1,), (0,), (D,), (0,))
     target = tl.make_block_ptr(out_ptr, (n,), (1,), (0,), (D,), (0,))

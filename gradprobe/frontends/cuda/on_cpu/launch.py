@@ -39,8 +39,8 @@ _HOW = ("read", "write", "atomic", "waits", "ended", "left out")
 def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
     name, size = launch.kernel.name, launch.shared_bytes
     if not 0 <= size <= MOST_SHARED:
-        words = f"{size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit"
-        raise TargetFailure(f"kernel {name}: {words}")
+        fit = f"0 to {MOST_SHARED:,} fit"
+        raise TargetFailure(f"kernel {name}: {size:,} bytes of shared memory; {fit}")
     memory = LaunchMemory(launch, library, found)
     found.before(dict(memory.tensors))
     room = 0 if found.accesses is None else MOST_RECORDS
@@ -61,11 +61,10 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         bases = [region.base for region in regions]
         found.accesses.append(RecordedAccesses(*about, bases, ran.together, ran.one_of, copied))
     seen = list(map(memory.finding, findings[: ran.n_findings]))
-    words = f"{name}: {ran.message.decode(errors='replace')}"
-    if ran.signal:
-        words = memory.signal(ran)
-    if ran.is_last_fatal:
-        words = seen.pop().sentence
+    words = (
+        memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
+    )
+    words = seen.pop().sentence if ran.is_last_fatal else words
     for finding in by_lines(each for each in seen if each.kind != EQUAL):
         found.findings.append(finding.finding)
         if OPEN.get() is None:
@@ -75,12 +74,12 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
 
 
 def _name_of(parameter: str, tensor: Tensor, found: Launches) -> str:
-    there = {
-        name: view for name, view in found.tensors.items() if home_of(view) == home_of(tensor)
-    }
-    same = [name for name, view in there.items() if view.data_ptr() == tensor.data_ptr()]
-    names = same or (there if len(there) == 1 else [re.sub(r"(?i)(?<=.)_?ptr$", "", parameter)])
-    return next(iter(names))
+    home, start = home_of(tensor), tensor.data_ptr()
+    there = [(name, view) for name, view in found.tensors.items() if home_of(view) == home]
+    same = [(name, view) for name, view in there if view.data_ptr() == start]
+    if same or len(there) == 1:
+        return (same or there)[0][0]
+    return re.sub(r"(?i)(?<=.)_?ptr$", "", parameter)
 
 
 class LaunchMemory:
@@ -121,9 +120,8 @@ class LaunchMemory:
             if name:
                 self._arrays.append(NamedArray(name, array.is_shared, start, size))
             if size:
-                number = len(self._arrays) if name else 0
-                about = (start, size, None, None, granule, number, array.is_shared)
-                self.regions.append(_Region(*about))
+                about = granule, len(self._arrays) if name else 0, array.is_shared
+                self.regions.append(_Region(start, size, None, None, *about))
         # The rest of the shared memory, where an access is a fault and does no harm; then constants, and the compiler's
         # own data, which are no array, and may be read.
         self.regions += (
@@ -182,13 +180,13 @@ def _owners(views: Sequence[NamedArray], first: int, count: int, granule: int) -
 def _shuffle(found: Any) -> str:
     asking, sources = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES
     getting, mask = found.bytes & _ALL_LANES, f"the mask 0x{found.array & _ALL_LANES:08x}"
+
+    def lanes(bits: int) -> str:
+        words = in_words(spans(lane for lane in range(32) if bits >> lane & 1))
+        return f"lane{'s' * (bits.bit_count() > 1)} {words}"
+
     if not getting:
-        return f"{_lanes(asking)} called with {mask}, which leaves out who calls"
+        return f"{lanes(asking)} called with {mask}, which leaves out who calls"
     if sources & ~found.array:
-        return f"{_lanes(asking)} read lanes outside {mask}"
-    return f"{_lanes(getting)} read {_lanes(sources)}, where no thread runs"
-
-
-def _lanes(bits: int) -> str:
-    lanes = in_words(spans(lane for lane in range(32) if bits >> lane & 1))
-    return f"lane{'s' * (bits.bit_count() > 1)} {lanes}"
+        return f"{lanes(asking)} read lanes outside {mask}"
+    return f"{lanes(getting)} read {lanes(sources)}, where no thread runs"

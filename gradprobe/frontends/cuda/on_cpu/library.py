@@ -89,7 +89,6 @@ class Library:
         return caller, types
 
     def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
-        """By return address, its line and those that it is inlined in."""
         # A return address is the address of the instruction after the call.
         if asked := [hex(address - 1) for address in {*addresses} - self._lines.keys()]:
             words = ("addr2line", "--addresses", "--inlines", "--exe", str(self._file), *asked)
@@ -133,8 +132,8 @@ def _arrays_in(file: Path) -> Iterable[NamedArray]:
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
     """An instance of a template of its kernels, and its host code; else TargetFailure."""
     if unsupported := source.unsupported_on_a_cpu():
-        way_out = "run it on a GPU, or take that out"
-        raise TargetFailure(f"a CPU cannot run {unsupported}", way_out)
+        why = f"a CPU cannot run {unsupported}"
+        raise TargetFailure(why, "run it on a GPU, or take that out")
     kernels = source.kernels(instance)
     text = _text(source, kernels, has_host=has_host)
     folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
@@ -151,18 +150,16 @@ def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False
 def _text(source: CudaSource, kernels: Sequence[str], *, has_host: bool) -> str:
     lines = [f'#include "gradprobe_{"host" if has_host else "cuda"}.h"']
     lines += [f"#define {name} {value}" for name, value in source.defines]
-    lines += [
-        f'#line 1 "{source.path}"',
-        source.with_launches if has_host else source.of_kernels,
-    ]
+    lines.append(f'#line 1 "{source.path}"')
+    lines.append(source.with_launches if has_host else source.of_kernels)
     lines += [f'#line 1 "{_CALLERS}"', source.using, 'extern "C" {']
     for at, name in enumerate(kernels):  # any other name may be that of a kernel
-        call, describe = f"gp_call(&{name}, gp_a);", f"return gp_describe(&{name}, gp_a);"
-        lines.append(f"void gp_kernel_{at}(void** gp_a) {{ {call} }}")
-        lines.append(f"int gp_describe_{at}(gp_parameter* gp_a) {{ {describe} }}")
+        of_it = f"(&{name}, gp_a); }}"
+        lines.append(f"void gp_kernel_{at}(void** gp_a) {{ gp_call{of_it}")
+        lines.append(f"int gp_describe_{at}(gp_parameter* gp_a) {{ return gp_describe{of_it}")
     for name in source.launchers if has_host else ():
-        call = f"return gp_call_host(&{name}, gp_a);"
-        lines.append(f"int gp_host_{name}(void** gp_a) {{ {call} }}")
+        call = f"gp_call_host(&{name}, gp_a)"
+        lines.append(f"int gp_host_{name}(void** gp_a) {{ return {call}; }}")
     return "\n".join([*lines, "}\n"])
 
 
@@ -199,15 +196,19 @@ def _compiler() -> tuple[str, str]:
         words = "CUDA kernels run on a CPU by g++, and there is no g++ on the PATH with binutils"
         way_out = "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda"
         raise TargetFailure(words, way_out)
-    return found, _run([found, "--version"], check=False).stdout.partition("\n")[0]
+    version = _run([found, "--version"], check=False).stdout.partition("\n")[0]
+    if "clang" in version:
+        words = f"CUDA kernels run on a CPU by GNU's g++, and {found} is {version}"
+        raise TargetFailure(words, "set CXX")
+    return found, version
 
 
 def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
     own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
     text = chr(0).join([_compiler()[1], *words, *map(Path.read_text, own)])
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    base = os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe"
-    cache = _writable(Path(base, "cuda-on-cpu"))
+    usual = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    own_cache = os.environ.get("GRADPROBE_CACHE_DIR") or f"{usual}/gradprobe"
+    cache = _writable(Path(own_cache, "cuda-on-cpu"))
     file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
     if not file.is_file():
         with tempfile.TemporaryDirectory(dir=cache) as folder:

@@ -27,7 +27,6 @@ def _is_bf16(thing: Any) -> bool:
 
 
 def values_of(bits: Array) -> Array:
-    """The float32 values of bfloat16 bits."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -109,7 +108,6 @@ def _mended(mend: Method, original: Method, self: Any, *args: Any, **kwargs: Any
 
 @functools.cache
 def make_bfloat16_right() -> None:
-    """Has the interpreter compute in bfloat16 with values, and round as compiled kernels do."""
     for path, mend in _PATCHES.items():
         setattr(*wrapped(path, functools.partial(_mended, mend)))
     # Triton before 3.9 has no constant of it.

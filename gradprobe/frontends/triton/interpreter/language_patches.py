@@ -7,7 +7,6 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -56,8 +55,8 @@ def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
 
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
 
+# Of this launch.
 _swapped: set[ModuleType] = set()
-"""Of this launch."""
 _dtypes: dict[str, Any] = {}
 
 
@@ -87,7 +86,6 @@ _BUILTIN = tl.core.builtin(lambda: None).__code__
 
 
 def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: Any) -> None:
-    """Calls the functions of triton.language by their plans."""
     original(owner, name, member, *rest)
     if getattr(member, "__code__", None) is _BUILTIN:
         setattr(owner, name, PLANS.planned(member.__wrapped__))
@@ -199,7 +197,7 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     tensors = list(map(shipped.interpreter_semantic.to_tensor, args))
     values = function(*(tensor.handle.data for tensor in tensors))
     scalars = [tensor.type.scalar for tensor in tensors]
-    scalar = max(scalars, key=attrgetter("primitive_bitwidth"))
+    scalar = max(scalars, key=lambda kind: (kind.is_floating(), kind.primitive_bitwidth))
     scalar = tl.int32 if values.dtype == np.bool_ else scalar
     is_block = any(tensor.type.is_block() for tensor in tensors)
     made = tl.block_type(scalar, list(values.shape)) if is_block else scalar
@@ -223,7 +221,6 @@ PATCHES: dict[str, Method] = {
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Patches the interpreter for every dtype."""
     shipped_language()
     for path, patch in PATCHES.items():
         setattr(*wrapped(path, patch))

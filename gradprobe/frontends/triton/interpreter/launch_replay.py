@@ -23,10 +23,10 @@ from .language_patches import named, with_globals
 from .stream import Stream, Watcher
 from .views import Access, Program
 
+# What storages hold, by their addresses.
 Bytes = dict[int, Tensor]
-"""What storages hold, by their addresses."""
+# By file and name, functions that are edited: from `code_of`.
 Codes = Mapping[tuple[str, str], CodeType]
-"""By file and name, functions that are edited: from `code_of`."""
 
 
 class TooManyAccesses(BaseException):  # noqa: N818 - it is to pass whoever catches errors
@@ -35,8 +35,6 @@ class TooManyAccesses(BaseException):  # noqa: N818 - it is to pass whoever catc
 
 @dataclass(eq=False)
 class RecordedLaunch:
-    """One launch, as it can be run again."""
-
     kernel: Any
     args: tuple[Any, ...]
     named: Mapping[str, Any]
@@ -59,7 +57,6 @@ class RecordedLaunch:
 
     @property
     def functions(self) -> set[tuple[str, str]]:
-        """Its own, by file and name."""
         return {(self.kernel.fn.__code__.co_filename, name) for name in self.own}
 
     @property
@@ -128,8 +125,8 @@ class Replay(Watcher):
 
     def reset(self, most: int) -> None:
         self.accesses, self.strays, self._most = 0, 0, most
+        # The storages that are; of atomics both.
         self.read, self.written = set[int](), set[int]()
-        """The storages that are; of atomics both."""
 
     def run(
         self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]

@@ -11,15 +11,15 @@ from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Marks, UnwrittenElements
 from ....model.assignment import OUTPUTS
-from ....model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from ....model.number import plural
 from ....source.syntax import SourceLine
 from .stream import Stream, Watcher
 from .views import Access, InterpretedLaunch, Program, View
 
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
+# Of a store: its program, its line, and whether it is atomic.
 RacingStore = tuple[Program, SourceLine, bool]
-"""Of a store: its program, its line, and whether it is atomic."""
 
 
 def _deed(
@@ -30,6 +30,9 @@ def _deed(
     element = view.name + (element or f" ({beyond})")
     if kind == OUTSIDE:
         return f"{does} outside {view.name}: {beyond} {by}"
+    if kind == MISALIGNED:
+        rule = f"an address that is no multiple of {access.width}"
+        return f"{does} {access.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
     program, line, is_atomic = earlier
@@ -51,8 +54,8 @@ class Stores:
         self.events: list[RacingStore] = []
         self._first = 1  # of the program that runs
         self._program: Program | None = None
+        # Whether that program did an atomic that locks are made of.
         self.is_ordered = False
-        """Whether that program did an atomic that locks are made of."""
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
         """Notes a store; [N] the event of another program that each address may race with, or 0."""
@@ -79,21 +82,19 @@ class Stores:
 
 
 class Memory(Watcher):
-    """What was seen of the accesses of kernels."""
-
     def __init__(self, unwritten: UnwrittenElements) -> None:
         self._unwritten, self._stores = unwritten, Stores()
         self.failures: dict[str, None] = {}  # what went wrong in watching
+        # By home of what nothing had written: who stored there last.
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
-        """By home of what nothing had written: who stored there last."""
+        # What a line did to a tensor in a way: the first, with all lanes; and programs.
         self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}
-        """What a line did to a tensor in a way: the first, with all lanes; and programs."""
+        # By input: the kernel that changed it first, and its line.
         self.writers: dict[str, tuple[str, SourceLine]] = {}
-        """By input: the kernel that changed it first, and its line."""
+        # The programs and lines whose accesses stayed inside.
         self._inside: set[tuple[object, ...]] = set()
-        """The programs and lines whose accesses stayed inside."""
+        # Of the access that is made: view, addresses, others' stores and the bits there before.
         self._changing: list[tuple[View, Array, Array, Array]] = []
-        """Of the access that is made: view, addresses, others' stores and the bits there before."""
 
     @property
     def findings(self) -> tuple[MemoryFinding, ...]:
@@ -141,6 +142,8 @@ class Memory(Watcher):
             self._count(OUTSIDE, access, view, addresses[~inside], is_whole=not inside.any())
         elif len(inside):
             self._inside.add(_program_and_line(access))
+        if width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._count(MISALIGNED, access, view, within[within % width != 0])
         if access.kind != "store":
             unread = unwritten.among(home, view.in_bytes(within), width)
             if unread is not None:
@@ -171,14 +174,11 @@ class Memory(Watcher):
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
-        site, line, inner, more = (
-            access.site,
-            access.site.lines[0],
-            access.site.lines[-1],
-            dict[str, Any](),
-        )
+        site, more = access.site, dict[str, Any]()
+        line, inner = site.lines[0], site.lines[-1]
         where = f"line {line.line}" + (f": `{line.code}`" if line.code else "")
-        where += "" if inner == line else f" (in {inner.function}, line {inner.line})"
+        inside = f"line {inner.line}" if inner.file == line.file else inner.place
+        where += "" if inner == line else f" (in {inner.function}, {inside})"
         words = f"{site.kernel} {_deed(kind, access, view, address, earlier)}, {where}"
         if kind == OUTSIDE:
             more = {"wraps": view.beyond(address)[1], "runs_on": True}

@@ -13,8 +13,8 @@ from ....model.mechanisms import is_on
 
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
+# The name of a method of the builder, its arguments, and what it made.
 Step = tuple[str, tuple[Any, ...], Any]
-"""The name of a method of the builder, its arguments, and what it made."""
 # Plans that are kept before all are forgotten: a kernel may count to a constant each time.
 MANY = 1 << 14
 # Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
@@ -31,10 +31,10 @@ class Plans:
 
     def __init__(self, semantic: Any) -> None:
         self._semantic, self.is_used = semantic, False
+        # By function, and by types and constants; False where there can be none.
         self._made: dict[Method, dict[tuple[Any, ...], Any]] = {}
-        """By function, and by types and constants; False where there can be none."""
+        # By type, what its tensors have in common.
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
-        """By type, what its tensors have in common."""
 
     def use(self) -> None:
         if self.is_used or not is_on("plans"):
@@ -80,7 +80,6 @@ class Plans:
         return noted
 
     def planned(self, function: Method) -> Method:
-        """A function of the language, given its semantic, and repeated where there is a plan."""
         semantic, made = self._semantic, self._made.setdefault(function, {})
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -109,8 +108,8 @@ class _Recorder:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self.steps: list[Step] = []
+        # Whether no value was asked for, and no argument passed by name.
         self.is_plain = True
-        """Whether no value was asked for, and no argument passed by name."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._builder, name)

@@ -43,8 +43,6 @@ _ACCESSES: dict[str, AccessForm] = {
 
 @dataclass(slots=True)
 class Operation:
-    """What a method did."""
-
     launch: InterpretedLaunch
     of: Any
     method: Method
@@ -94,8 +92,6 @@ def attempted(errors: dict[str, None], action: Callable[..., Any], *args: Any) -
 
 
 class Stream:
-    """What kernels do, as long as it is open."""
-
     def __init__(
         self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher], errors: dict[str, None]
     ) -> None:

@@ -28,8 +28,6 @@ _PTR = re.compile(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A tensor at the addresses that a kernel sees."""
-
     name: str
     start: int  # the address of its first element
     elements: Elements
@@ -42,7 +40,6 @@ class View:
         return self.elements.hold(_from(self.start, addresses), width)
 
     def in_storage(self, addresses: Array, width: int) -> Array:
-        """Which of them stay inside the storage."""
         offsets = self.in_bytes(addresses)
         return (offsets >= 0) & (offsets <= self.high - self.home - width)
 
@@ -71,7 +68,6 @@ class View:
         return words, wrapped is not None
 
     def lies_in(self, other: View) -> bool:
-        """Whether all of its elements are elements of another view."""
         own, size = self.elements, self.elements.itemsize
         if (self.home, size) != (other.home, other.elements.itemsize) or not own.count:
             return False
@@ -93,13 +89,11 @@ def _from(start: int, addresses: Array) -> Array:
 
 
 class InterpretedLaunch:
-    """One launch of a kernel, with the tensors that it is given."""
-
     def __init__(self, function: Any, known: Sequence[View]) -> None:
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
+        # By the id of an argument, named after the smallest caller's tensor it lies in.
         self.views: dict[int, View] = {}
-        """By the id of an argument, named after the smallest caller's tensor it lies in."""
         self._known = known
 
     def learn(self, given: Mapping[str, Any]) -> None:
@@ -128,8 +122,6 @@ class InterpretedLaunch:
 
 @dataclass(frozen=True)
 class Site:
-    """One operation of a kernel's source."""
-
     kernel: str
     lines: tuple[SourceLine, ...]
     """The kernel's, then those in the functions that it called."""
@@ -139,8 +131,6 @@ class Site:
 
 @dataclass(eq=False)
 class Access:
-    """One load, store or atomic of many lanes."""
-
     site: Site
     launch: InterpretedLaunch
     program: Program
@@ -153,12 +143,10 @@ class Access:
 
     @property
     def kind(self) -> str:
-        """ "load", "store" or "atomic"."""
         return self.site.operation
 
     @cached_property
     def lanes(self) -> Array:
-        """bool, flat: those that are not masked."""
         shape = self.pointers.data.shape
         on = self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)
         return on.reshape(-1)

@@ -112,6 +112,14 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
 
 
 @triton.jit
+def load_wide(x_ptr, out_ptr, shift, N: tl.constexpr):
+    # two float32 as one int64, from `shift` bytes on
+    offs = tl.arange(0, N)
+    p = (x_ptr.to(tl.pointer_type(tl.int8)) + shift).to(tl.pointer_type(tl.int64))
+    tl.store(out_ptr + offs, tl.load(p + offs))
+
+
+@triton.jit
 def copy_block(
     x_ptr,
     out_ptr,

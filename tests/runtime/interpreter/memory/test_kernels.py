@@ -222,6 +222,15 @@ def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
         assert says(outside, f": {MOVES[how][0]} element")
 
 
+def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
+    x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
+    wide = lambda shift, n=4: findings(lambda: kernels.load_wide[(1,)](x, out, shift, N=n), x=x)  # noqa: E731
+    assert wide(0) == ()
+    told = [(one.kind, one.lanes) for one in (*wide(4), *wide(2, 1))]
+    assert told == [("outside", 1), ("misaligned", 3), ("outside", 1)]
+    assert says(wide(4)[1], "loads 8 bytes at once at x[1], an address that is no multiple of 8")
+
+
 @pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 took block pointers away")
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_keep_the_origin_of_their_base():

@@ -29,8 +29,8 @@ class IndexedAccesses(Watcher):
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
+        # By home and letter, the index stored with each element; as _NODE its node's number.
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index stored with each element; as _NODE its node's number."""
         self._apart: set[int] = set()  # the homes of sums whose dims lie apart in parts
 
     def notes(self) -> Iterator[tuple[str, Note]]:
@@ -151,7 +151,6 @@ def _keep_lines(step: Operation) -> None:
 
 
 def lines_behind(*values: Any) -> frozenset[int]:
-    """The lines that made some handles, blocks, or lists of them."""
     found = frozenset[int]()
     for value in values:
         for each in value if isinstance(value, (list, tuple)) else (value,):

@@ -16,16 +16,14 @@ from ..plans import Handle
 from ..views import Site, View
 from .lanes import NOWHERE, UNKNOWN, Lanes, differ
 
+# Under which handles keep what they hold.
 TILE = "gradprobe tile"
-"""Under which handles keep what they hold."""
+# The operations that only round.
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
-"""The operations that only round."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What the value of a tile is."""
-
     name: str
     """"P", "dP - delta", ...; "" of nothing that is known."""
     factor: str = ""
@@ -68,8 +66,6 @@ class AccessLine:
 
 @dataclass(eq=False)
 class Node:
-    """What an operation came to, once."""
-
     site: Site
     operands: tuple[Node, ...]
     role: Role | None = None  # None where its value was compared with nothing
@@ -113,8 +109,6 @@ class Conflict:
 
 @dataclass(frozen=True)
 class StoredTile:
-    """One store, or atomic, of what comes from loads."""
-
     home: int  # the address of the storage
     node: Node
     site: Site
@@ -146,7 +140,6 @@ class Flow:
     _numbers: dict[object, int] = field(default_factory=dict)
 
     def line(self, lines: tuple[SourceLine, ...]) -> int:
-        """The number of a line, with the calls that led there."""
         number = self._numbers.setdefault(lines, len(self.lines))
         self.lines += [lines] if number == len(self.lines) else []
         return number

@@ -11,10 +11,10 @@ import numpy as np
 
 from .....inputs.memory import Array, Elements
 
+# The index of a lane that was masked, or whose element is not known.
 NOWHERE = -1
-"""The index of a lane that was masked, or whose element is not known."""
+# The index of a lane that was read where its tensor has no element.
 OUTSIDE = -2
-"""The index of a lane that was read where its tensor has no element."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Cover:
     """[lanes along the axis, heads, indices of the letter] int16: how often each is in it."""
 
     def together(self, other: Cover, *, is_sum: bool) -> Cover | None:
-        """What the sum, or maximum, of two is over."""
         if (self.axis, self.letter) != (other.axis, other.letter):
             return None
         if self.counts.shape != other.counts.shape:
@@ -47,7 +46,6 @@ class Lanes:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether each lane is of a row and a key."""
         return "m" in self.at and "n" in self.at
 
     def of_sum(self) -> tuple[str, Array, Array, Array] | None:
@@ -60,7 +58,6 @@ class Lanes:
         return kept, at["b"].max(others), at[kept].max(others), cover.counts
 
     def joined(self, other: Lanes, cover: Cover | None = None) -> Lanes:
-        """The lanes of what two tiles met in, before numpy broadcasts them."""
         at, origins = dict(self.at), dict(self.origins)
         for x, index in other.at.items():
             at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
@@ -74,7 +71,6 @@ class Lanes:
         return replace(self, at={x: index for x, index in self.at.items() if x not in letters})
 
     def reduced(self, axis: int, shape: Sequence[int], sizes: Mapping[str, int]) -> Lanes:
-        """The lanes after a reduction over one axis."""
         at, cover = dict[str, Array](), self.cover
         for x, index in self.at.items():
             if (kept := along(index, axis)) is not None:

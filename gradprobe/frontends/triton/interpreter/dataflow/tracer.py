@@ -31,8 +31,6 @@ _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
 
 class ValueTracer(Watcher):
-    """Notes what kernels make of values."""
-
     def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
         self._flow, self._learn = flow, learn
 
