@@ -60,6 +60,11 @@ class Surroundings:
             _open_standard_streams()
 
     @property
+    def sets_threads(self) -> bool:
+        """Then in a fork it would wait for threads that it has not."""
+        return "threads" in self._left
+
+    @property
     def sentence(self) -> str:
         """What it left changed and could change a result, or ""."""
         # torch replaces some of its own functions when parts of it are first used.

@@ -11,6 +11,7 @@ def test_a_target_that_chooses_the_number_of_threads_is_known_to_and_has_its_own
         with surroundings.inside():
             torch.set_num_threads(before + more)
         assert torch.get_num_threads() == before
+        assert surroundings.sets_threads is bool(more)
     with surroundings.inside():
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
