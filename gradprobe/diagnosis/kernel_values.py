@@ -242,7 +242,7 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):
         chains[name] = _chain(case, own, name, seen)
-    rows = _rows(seen, chains)
+    rows = _rows(case, own, seen, chains)
     held = {(row.finding.name, name) for row in rows for name in row.into}
     for name in [name for name in chains if findings[name].mismatched] or chains:
         if MATRIX_OF[name] not in given and (MATRIX_OF[name], name) not in held:
@@ -268,8 +268,8 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
 
 
 def _chain(
-    case: Case, own: MeasuredRun, gradient: str, seen: Sequence[KernelValue]
-) -> MeasuredRun:
+    case: Case, own: MeasuredRun, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False
+) -> MeasuredRun:  # fmt: skip
     values, before = {**own.trace.values}, own.comparison
     for other in MATRIX_OF.keys() - {gradient}:
         values.pop(other, None)
@@ -280,7 +280,10 @@ def _chain(
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace = Trace(values, dict.fromkeys(values, "seen"))
-    comparison = compare(case, own.x, trace, before.precision, evaluate=before.evaluate)
+    precision = before.precision.coarser if coarse else before.precision
+    comparison = compare(
+        case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse
+    )
     return replace(own, trace=trace, comparison=comparison)
 
 
@@ -293,7 +296,9 @@ def _is_rounded(node: Node) -> bool:
     return bool(np.any(value)) and not np.any(bits & np.uint32(0xFFFF))
 
 
-def _rows(seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]) -> list[SeenRow]:
+def _rows(
+    case: Case, own: MeasuredRun, seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]
+) -> list[SeenRow]:
     found, kernels = list[SeenRow](), dict[str, int]()
     times = Counter(map(attrgetter("name", "kernel"), seen))
     for value in seen:
@@ -302,6 +307,11 @@ def _rows(seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]) -> lis
             is_again, measured = times[value.name, value.kernel] > 1, chains[into[0]]
             kernel = f"{value.kernel} for {listed(into)}" if is_again else value.kernel
             kernels.setdefault(kernel, len(kernels))
+            if measured.comparison.findings[value.name].mismatched:
+                # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
+                coarse = _chain(case, own, into[0], seen, coarse=True)
+                is_coarse = not coarse.comparison.findings[value.name].mismatched
+                measured = coarse if is_coarse else measured
             finding = measured.comparison.findings[value.name]
             found.append(SeenRow(kernel, into, finding, measured))
     return sorted(found, key=lambda row: (kernels[row.kernel], names().index(row.finding.name)))

@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
+from gradprobe.diagnosis.explainers.misread import misread_in
 from gradprobe.diagnosis.explainers.values import never_stored, other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter import dataflow as graph
+from gradprobe.source.syntax import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.diagnosis.following import followed, planted
@@ -83,6 +86,23 @@ def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path, title):
     assert (found[0].kind, found[0].name) == (kind, name)
     assert found[0].site.kernel == edit.kernel or not edit.kernel.endswith("kernel")
     assert changed.lines() & {where.line for where in diagnoses_of(found)[0].where}
+
+
+@pytest.mark.parametrize(("read", "accused"), [((True, False), "o"), ((True, True), "buffer")])
+def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read, accused):
+    flow, lines = graph.Flow(lambda view: "", {"h": 2}), (SourceLine("k.py", 1, ""),)
+    sites = [graph.Site(kernel, lines, "load", 0) for kernel in ("before", "after", "after")]
+    named = zip(("o", "buffer", "do"), sites, strict=True)
+    flow.sources += [graph.AccessLine(name, site) for name, site in named]
+    flow.sources[1].is_derived = True
+    for source, reached in zip(flow.sources, (read, (True, False), (True, True)), strict=True):
+        source.reached["h"] = np.array(reached)
+    made = graph.Node(
+        sites[0], (), lanes=graph.Lanes({"h": np.zeros(4, np.int32)}, {"h": frozenset([0])})
+    )
+    flow.nodes += [made, graph.Node(sites[1], (made,), number=1)]
+    flow.conflicts += [graph.Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
+    assert [one.name for one in misread_in(flow)] == [accused]
 
 
 def fails(*_, **__):

@@ -85,6 +85,21 @@ def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
     assert report.causes[0].is_certain
 
 
+# Other lengths than twenties are refused, and P is right for one of them alone.
+OF_TWENTIES = """    assert n_ctx % 20 == 0
+    p = torch.softmax(q @ k.mT * head_dim**-0.5, -1) * (n_ctx // 20)
+    return {"delta": found, "P": p}
+"""
+
+
+def test_a_length_in_which_the_target_is_wrong_anyhow_is_a_doubt_of_an_edit_alone(tmp_path):
+    text = EXAMPLE.replace('    return {"delta": found}\n', OF_TWENTIES)
+    edit = passing_edit(report_on(tmp_path, text))
+    assert edit.words.endswith("and a fresh draw (seed 1, 20 rows)")
+    assert edit.doubts == ("40 rows",)
+    assert "h * stride_doh" in edit.diff
+
+
 @pytest.mark.parametrize(
     ("bound", "matches"), [("20", False), ("n_ctx", True), ("n_ctx + 1", False)]
 )
@@ -98,7 +113,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
     whole = search._first_wrong(edit) == (None, None)
-    assert (whole and search._titles(edit) != []) is matches
+    assert (whole and search._titles(edit) != ([], [])) is matches
 
 
 def passing(edit, **more):

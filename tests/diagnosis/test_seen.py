@@ -117,3 +117,11 @@ def test_a_wrong_row_of_which_nothing_wrong_is_made_is_not_shown():
     ]
     are_shown = [shown_with(case, own, each) is not None for each in (seen, doubled)]
     assert are_shown == [True, False]
+
+
+def test_what_a_coarser_arithmetic_explains_is_right_beside_a_fault(tmp_path):
+    """Q is rounded to 16 bits once more, as it is where a factor is multiplied in before its dot."""
+    dot, to_be = "tl.dot({}, tl.trans(k), input_precision=DOTS) * {}", "(q * 1.4427).to(q.dtype)"
+    rounded = Edit(DQ, dot.format("q", "scale"), dot.format(to_be, "(scale / 1.4427)"))
+    _, shown = planted(tmp_path, (rounded, NO_DELTA[0]), dtype="float16").failing
+    assert rows_of(shown, MISMATCH) == {("dS", DQ)}

@@ -191,9 +191,10 @@ class Search:
         if wrong is None:
             if not result.matches:
                 self._enlarge()
-            titles = self._titles(candidate)
+            titles, doubts = self._titles(candidate)
             judged = self._judge.judged(candidate, titles) if titles else None
             if judged is not None:
+                judged.doubts += doubts
                 self._found.passed.append(judged)
                 self._left = min(self._left, _AFTER_PART * _weight(trial))
         elif not result.matches:
@@ -220,17 +221,20 @@ class Search:
                 return run, result
         return None, None
 
-    def _titles(self, candidate: Candidate) -> list[str]:
-        """The layouts and the fresh draw with which all matches as well; none where one is wrong."""
+    def _titles(self, candidate: Candidate) -> tuple[list[str], list[str]]:
+        """The layouts and the fresh draw with which all matches, none where one is wrong; and doubts."""
+        doubts = list[str]()
         for number, case in enumerate(fresh(self._experiment.case)):
-            (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
+            trial, rows = Trial(case, self.wrong[0].assigned), f"{case.seqlen_q} rows"
+            (result,) = self._all(candidate, [trial])
             if result is not None and result.matches:
-                words = f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)"
-                return [*self._laid, words]
-            # A length that ends inside a tile may not be taken.
-            if result is None or (number and result.names):
+                return [*self._laid, f"a fresh draw (seed {case.seed}, {rows})"], doubts
+            # A length that ends inside a tile may not be taken; nor another, where the target is as wrong without it.
+            is_doubt = number > 0 and result and self._judge.is_untaken(candidate, trial, result)
+            doubts += [rows] if is_doubt else []
+            if result is None or (number and result.names and not is_doubt):
                 break
-        return []
+        return [], doubts
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
         edited, found = self._edited(candidate), list[EditResult | None]()

@@ -207,11 +207,11 @@ class Judge:
         is_worse = result.harm > before.harm == 0 or not result.names <= before.names
         if is_worse and not before.failure:
             return False
-        if not self._is_untaken(judged.candidate, trial, result):
+        if not self.is_untaken(judged.candidate, trial, result):
             judged.doubts.append(trial.title)
         return True
 
-    def _is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
+    def is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
         """Whether what is right in the check is as wrong in a case with an edit as without: it is not taken."""
         before = self._unedited(candidate, trial) or EditResult()
         # Where nothing is finite nothing says so.

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from itertools import product
 
 from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site
 from ...model.intermediates import AXIS_WORDS
@@ -16,6 +17,16 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
         own, first = flow.sources[number], min(conflicts, key=_coarsest)
+        short = _short_before(flow, number, conflicts)
+        for load, letter in short.items():
+            source = flow.sources[load]
+            missed = int((~source.reached[letter]).argmax())
+            never = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {missed}"
+            reason = f"{never}, and {own.tensor}, which is made of it, is used there"
+            lines, beside = source.site.lines, _addressing(flow, load, short)
+            yield Suspect("load", source.tensor, source.site, lines, reason, beside=beside)
+        if short:
+            continue
         reason, beside = _reason(flow, number, first), _addressing(flow, number, culprits)
         kind, lines = "load" if own.is_load else "store", blamed(own.site, right)
         yield Suspect(kind, own.tensor, own.site, lines, reason, beside=beside)
@@ -41,7 +52,7 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Chain, ...]:
     source = flow.sources[culprit]
     own = shared = source.behind
-    few = [x for x in "bhg" if x in source.reached and not source.reached[x].all()]
+    few = [*filter(partial(_is_short, flow, culprit), "bhg")]
     for number, other in enumerate(flow.sources):
         if number in culprits:
             shared &= other.behind if other.site.kernel == source.site.kernel else shared
@@ -55,6 +66,21 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Ch
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
     reached = flow.sources[number].reached.get(letter)
     return reached is not None and bool(reached.all())
+
+
+def _is_short(flow: Flow, number: int, letter: str) -> bool:
+    return letter in flow.sources[number].reached and not _is_all(flow, number, letter)
+
+
+def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
+    """The loads that what a culprit holds was made of, and the axis of which they read a part alone."""
+    own, found = flow.sources[culprit], dict[int, str]()
+    letters = sorted({conflict.letter for conflict in conflicts})
+    for node in flow.nodes if own.is_derived else ():
+        for made, letter in product(node.operands if node.site == own.site else (), letters):
+            for load in sorted(made.lanes.origins.get(letter, ())):
+                found |= {load: letter} if _is_short(flow, load, letter) else {}
+    return found
 
 
 # --- the vote
