@@ -42,8 +42,6 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownTensor:
-    """A tensor whose axes are known."""
-
     name: str
     letters: str
     tensor: Tensor
@@ -57,8 +55,6 @@ class KnownTensor:
 
 @dataclass
 class UnitAccess:
-    """What one unit reads at one line of one tensor, or writes."""
-
     all_dims: int
     """Of the tensor."""
     keys: set[Key] = field(default_factory=set)
@@ -66,7 +62,6 @@ class UnitAccess:
     dims: set[int] = field(default_factory=set)
 
     def at(self, letters: str) -> set[Key]:
-        """The indices of some letters, where all are known."""
         columns = [*zip(*self.keys, strict=True)]
         found = set(zip(*(columns[_LETTERS.index(letter)] for letter in letters), strict=True))
         return {key for key in found if NOWHERE not in key}
@@ -153,7 +148,6 @@ class AccessedElements:
         return {place.tensor for place in self.places.values() if place.is_load == is_load}
 
     def forget_stores(self, names: set[str]) -> None:
-        """As if nothing had been stored there."""
         for key, place in [*self.places.items()]:
             if place.tensor in names and not place.is_load:
                 del self.places[key]

@@ -29,7 +29,6 @@ Results = Mapping[str, Tensor]
 
 
 def observed_in(experiment: Experiment, run: LayoutRun) -> WrongRun:
-    """What a run that came to results showed."""
     assert run.measured is not None
     return _observed(experiment, run.measured, inputs_of(experiment, run.assigned).tensors)
 
@@ -71,8 +70,6 @@ def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Results) -
 
 @dataclass(frozen=True)
 class FurtherRuns:
-    """Further runs of a target in the layout that went wrong."""
-
     experiment: Experiment
     assigned: Assigned
     seen: WrongRun
@@ -82,7 +79,6 @@ class FurtherRuns:
         return run_again(self.experiment, self.assigned)
 
     def is_right(self, **changes: Any) -> bool:
-        """Whether a further call is right, with changes of the experiment."""
         ran = run_again(replace(self.experiment, **changes), self.assigned)
         return ran is not None and ran.measured.comparison.matches
 
@@ -104,7 +100,6 @@ class FurtherRuns:
         return moved
 
     def share(self, moved: Mapping[str, Tensor]) -> float:
-        """The share of the wrong elements that lie where runs differ."""
         wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
         there = sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items())
         return there / max(1, wrong)

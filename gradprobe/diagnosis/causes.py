@@ -30,8 +30,6 @@ _MOST_LAYOUTS = 6
 
 @dataclass(frozen=True)
 class FailingLayout:
-    """One layout in which a target is wrong."""
-
     run: LayoutRun
     seen: WrongRun
 
@@ -274,8 +272,6 @@ def with_dataflow(
 
 
 class Table:
-    """What a run shows of each intermediate, in each kernel."""
-
     def __init__(self, family: str, run: LayoutRun) -> None:
         self._family, self._names = family, [row.name for row, _ in steps(family)]
         self._shown = dict[str, list[tuple[str, str]]]()

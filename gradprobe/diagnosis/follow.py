@@ -54,7 +54,6 @@ class FollowedRun:
 
     @cached_property
     def right(self) -> dict[Site, Counter[str]]:
-        """By operation, what it came to that is right, and how often."""
         found = defaultdict[Site, Counter[str]](Counter)
         for node in filter(attrgetter("is_known"), self.flow.nodes):
             found[node.site][node.name] += 1

@@ -36,8 +36,6 @@ _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 
 @dataclass(eq=False)
 class KernelValue:
-    """One intermediate as one kernel computed it."""
-
     name: str
     kernel: str
     into: set[str] = field(default_factory=set)

@@ -37,8 +37,6 @@ _UNKNOWN = Role("")
 
 
 class Expectation(NamedTuple):
-    """What a tile holds, and what one intermediate is there."""
-
     name: str
     got: Array
     want: Array

@@ -44,8 +44,6 @@ class Reasons:
 
 @dataclass
 class FailedCheck:
-    """A check that failed, and what is told beside its diagnoses."""
-
     experiment: Experiment
     runs: Sequence[LayoutRun]
     right_at: Callable[[LayoutRun], str] = lambda first: ""

@@ -33,7 +33,6 @@ class WrongRun:
     launches: bool = True
 
     def wrong(self, name: str) -> int:
-        """How many elements in question are wrong."""
         return int((~self.right[name]).sum()) if name in self.right else 0
 
     @property
@@ -41,7 +40,6 @@ class WrongRun:
         return tuple(filter(self.wrong, self.right))
 
     def of(self, names: Collection[str]) -> WrongRun:
-        """The same run, with some intermediates alone in question."""
         right = {name: self.right[name] for name in self.right if name in names}
         return replace(self, right=right, own=tuple(name for name in self.own if name in names))
 

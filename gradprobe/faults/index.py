@@ -28,7 +28,6 @@ class _Way(NamedTuple):
     """An axis, and which head is taken for each of it."""
 
     def at(self, tensor: Tensor) -> Tensor:
-        """How far each element is taken to lie from the first."""
         found = offsets(tensor.shape, self.strides)
         return found if self.heads is None else found.index_select(*self.heads)
 

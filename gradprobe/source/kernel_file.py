@@ -96,7 +96,6 @@ class KernelFile:
         )
 
     def above(self, node: ast.AST, *kinds: type[ast.AST]) -> Iterator[Any]:
-        """What a node lies in, of some types, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
             if not kinds or isinstance(node, kinds):

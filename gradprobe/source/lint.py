@@ -44,8 +44,6 @@ class LintFinding:
 
 
 class KernelStrides:
-    """What the pointers of a kernel are advanced by, as names say."""
-
     def __init__(self, function: Function) -> None:
         self._name = function.name
         self._words = dict[str, str]()

@@ -31,8 +31,6 @@ class SourceLine:
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Text in the place of a span of characters."""
-
     start: int
     end: int
     text: str

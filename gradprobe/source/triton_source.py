@@ -47,7 +47,6 @@ class Function:
 
     @property
     def calls(self) -> list[Any]:
-        """The Triton functions that it calls, without Triton's own."""
         return list(filter(is_own, map(self.called, inside(self.tree, ast.Call))))
 
     def called(self, call: ast.Call) -> Any:

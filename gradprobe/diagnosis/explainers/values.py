@@ -102,7 +102,6 @@ def _alike(node: Node, name: str) -> Iterator[Node]:
 
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
-    """The first wrong operation on each way to what is wrong."""
     summed = {*map(attrgetter("site.kernel"), pairs(run))}
     lacking, earlier, tiles = set[int](), set[str](), dict[Site, WrongTile]()
     for tile in sorted(_first_wrong(run), key=lambda tile: tile.node.number):
@@ -203,7 +202,6 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 
 
 def other_factors(run: FollowedRun) -> Iterator[Suspect]:
-    """Results that are stored times another constant."""
     sites = set[Site]()
     for stored in run.flow.stores:
         role, site, name = stored.node.role, stored.site, run.result_of(stored)
