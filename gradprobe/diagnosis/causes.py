@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,15 +68,12 @@ class CauseSearch:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
+        # The causes; then what is consistent with the first layout.
         self.found = list[Diagnosis]()
-        """The causes; then what is consistent with the first layout."""
-        self.predicted = dict[str, Hypothesis]()
-        """By fault, what gives the numbers that came."""
-        self._own = dict[str, frozenset[str]]()
-        """By fault of another cause, what was wrong by itself."""
-        self._unexplained = dict[str, list[str]]()
-        """Layouts by what is wrong in them."""
-        self._failures = list[str]()
+        # By fault, what gives the numbers that came; of another cause, what was wrong by itself.
+        self.predicted, self._own = dict[str, Hypothesis](), dict[str, frozenset[str]]()
+        # Layouts by what is wrong in them.
+        self._unexplained, self._failures = dict[str, list[str]](), list[str]()
 
     def explain(self, layout: FailingLayout) -> None:
         name, is_first = layout.run.layout, not self._searched
@@ -274,14 +272,14 @@ def with_dataflow(
 class Table:
     def __init__(self, family: str, run: LayoutRun) -> None:
         self._family, self._names = family, [row.name for row, _ in steps(family)]
-        self._shown = dict[str, list[tuple[str, str]]]()
-        """By intermediate, (kernel, status); "" where it is only exported."""
-        if (shown := run.shown) is not None:
-            for row in shown.rows:
-                of = row.finding
-                self._shown.setdefault(of.name, []).append((row.kernel, of.status))
-            for name, finding in shown.comparison.findings.items():
-                self._shown.setdefault(name, [("", finding.status)])
+        # By intermediate, (kernel, status); "" where it is only exported.
+        self._shown = defaultdict[str, list[tuple[str, str]]](list)
+        for row in run.shown.rows if run.shown is not None else ():
+            self._shown[row.finding.name].append((row.kernel, row.finding.status))
+        for name, finding in (
+            run.shown.comparison.findings.items() if run.shown is not None else ()
+        ):
+            self._shown[name] = self._shown[name] or [("", finding.status)]
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
         """Those that nothing in the table denies; else those about what kernels compute anew."""
@@ -294,7 +292,7 @@ class Table:
             agreed += [] if is_denied else stands
             # What is exported may be made anew in kernels, and be wrong there.
             steps = {*diagnosis.says_wrong}.difference(GRADIENT_OF.values())
-            is_made_anew = any("" in dict(self._shown.get(name, ())) for name in steps)
+            is_made_anew = any("" in dict(self._shown[name]) for name in steps)
             found += stands if is_made_anew or not is_denied else []
         return agreed if causes_among(agreed) or not causes_among(found) else found
 
@@ -313,7 +311,7 @@ class Table:
     def _after_export(self, value: Diagnosis) -> Diagnosis:
         found, later = list[tuple[str, str]](), list[str]()
         for name in value.says_wrong:
-            found += self._shown.get(name, ())
+            found += self._shown[name]
         for name in reached(value.says_wrong, self._family):
             if name not in value.says_wrong and MISMATCH in self._in(name):
                 later.append(name)
@@ -331,6 +329,5 @@ class Table:
         return bool(shown) and all(shown) and MISMATCH not in set().union(*shown)
 
     def _in(self, name: str, kernel: str = "") -> set[str]:
-        here = ("", kernel)
-        shown = self._shown.get(name, [])
+        shown, here = self._shown[name], ("", kernel)
         return {status for at, status in shown if not kernel or at.partition(" for ")[0] in here}

@@ -11,6 +11,7 @@ from ..numerics.evidence import DataflowEvidence, LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
 from .explainers.misread import misread_in, transposed
+from .explainers.values import never_stored, nothing_summed, other_factors, pairs, wrong_values
 from .follow import FollowedRun, followed_run
 
 
@@ -49,12 +50,6 @@ def seen_in_dataflow(
 # --- what explains a run
 
 
-def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
-    from .explainers.values import never_stored
-
-    return never_stored(run)
-
-
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
     """What leads to a wrong O, of which gradients are made."""
     return iter(suspects(run, ["O"]) if "O" in run.wrong and len(run.wrong) > 1 else ())
@@ -67,7 +62,7 @@ ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     # Of other elements everything is wrong, and each operation right.
     ("dataflow/misread", lambda run: misread_in(run.flow)),
     # What is stored nowhere has no value that could be wrong.
-    ("dataflow/values", _never_stored),
+    ("dataflow/values", never_stored),
     # Gradients are made of O: what they show is its doing.
     ("dataflow", _of_forward),
 )
@@ -82,8 +77,6 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     for name, explain in ALONE:
         found = found or gathered(name, explain, run)
     if not found:
-        from .explainers.values import nothing_summed, other_factors, pairs, wrong_values
-
         found = gathered("dataflow/values", wrong_values, run)
         factors = gathered("dataflow/values", other_factors, run)
         found += filter(_is_sure, factors)

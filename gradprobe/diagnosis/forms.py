@@ -25,7 +25,6 @@ from ..numerics.declared_precision import (
 from ..reference import Attention, Tile, evaluate
 
 Values = dict[str, Tensor]
-"""By name."""
 
 
 @dataclass(frozen=True)

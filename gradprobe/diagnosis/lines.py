@@ -31,15 +31,13 @@ class Lines:
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where an address is made; else where the active kernels begin."""
         found = gathered("lint", self._reading, of) if of.tensor else []
-        where, kernels = (
-            [*dict.fromkeys(map(attrgetter("where"), found))],
-            dict[str, dict[str, None]](),
-        )
+        where = [*dict.fromkeys(map(attrgetter("where"), found))]
         if where:
             self.read.add(of.fault)
         for kernel in self._first.kernels if self._first is not None and not where else ():
             if kernel.line and any(map(partial(is_named_after, kernel.name), active)):
                 where.append(CauseLine(kernel.file, kernel.line, "", kernel=kernel.name))
+        kernels = dict[str, dict[str, None]]()
         for finding in found:
             kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
         fixes = [f"{fix} in {', '.join(names)}" for fix, names in kernels.items()]

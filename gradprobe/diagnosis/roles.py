@@ -51,8 +51,7 @@ class Roles:
         for name, value in inputs.items():
             self._inputs[name] = value.detach().double().cpu().numpy()
         self._constants = _constants(x)
-        self._last = ""
-        """The scores that were met last, which are tried first."""
+        self._last = ""  # the scores that were met last, which are tried first
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """None where its indices do not tell what it may be, or it is too small to tell."""
@@ -278,13 +277,15 @@ def elements(
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
     """By intermediate, "" for all others, and by words: what kernels multiply it by."""
     log2e, scale = math.log2(math.e), x.scale
+    both = scale * log2e
     scores = {
-        "": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": scale * log2e, "1 / scale": 1 / scale,
-    }  # fmt: skip
-    inputs = scores | {
-        "sqrt(scale)": scale**0.5,
-        "sqrt(scale * log2(e))": (scale * log2e) ** 0.5,
+        "": 1.0,
+        "scale": scale,
+        "log2(e)": log2e,
+        "scale * log2(e)": both,
+        "1 / scale": 1 / scale,
     }
+    inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
     if x.softcap is not None:
         scores |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap}
         scores |= {"softcap * log2(e)": x.softcap * log2e, "scale / softcap": scale / x.softcap}

@@ -236,15 +236,13 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
-    summary = (
-        f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
-    )
+    words = f"in {first.layout} it is right at {words}"
+    summary = f"lengths that end inside a block are wrong: {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
     layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
     where, seen = _by_place(*map(attrgetter("where"), merged)), "seen while it ran"
-    cause = Diagnosis(
-        "tail/length", "M3", summary, 1.0, (), where, fix, seen=seen, layouts=layouts
-    )
+    about = "tail/length", "M3", summary, 1.0, (), where, fix
+    cause = Diagnosis(*about, seen=seen, layouts=layouts)
     led = _led(cause, [each for each in found if each not in merged])
     check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
     return led

@@ -29,12 +29,10 @@ if not causal
 mask/causal | a causal mask is applied where none was asked for
   sees = visible(causal=True)
 if window
-each side said ends = left fewer window[0]-1,window[1], left more window[0]+1,window[1]
+each side left right = left 1 0, right 0 1
+times said by = fewer -1, more 1
 mask/window-{side} | the window reaches one key {said} to the {side}
-  sees = visible(window=({ends}))
-each side said ends = right fewer window[0],window[1]-1, right more window[0],window[1]+1
-mask/window-{side} | the window reaches one key {said} to the {side}
-  sees = visible(window=({ends}))
+  sees = visible(window=(window[0] + {by} * {left}, window[1] + {by} * {right}))
 if (causal or window) and x.n_query != x.n_key
 mask/align | the diagonal ends in the other corner of the scores
   sees = visible(align='top-left' if align == 'bottom-right' else 'bottom-right')

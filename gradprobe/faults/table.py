@@ -86,10 +86,8 @@ def _words_of(text: str) -> Iterator[dict[str, str]]:
 
 
 def _row(lines: list[str], words: Mapping[str, Any], group: Mapping[str, Any]) -> FormulaRow:
-    titles, formulas = (
-        {hole: title(word) for hole, word in words.items()},
-        list[tuple[str, str]](),
-    )
+    titles = {hole: title(word) for hole, word in words.items()}
+    formulas = list[tuple[str, str]]()
     for line in lines[1:]:
         results, formula = _filled(line, words).split(" = ", 1)
         formulas += [(name, formula.replace("{}", name)) for name in results.split(", ")]

@@ -69,15 +69,11 @@ class Reach:
 
     @cached_property
     def branches(self) -> dict[int, range]:
-        return self._bodies(ast.If)
+        return {node.lineno: _lines(node.body) for node in inside(self.function, ast.If)}
 
     @cached_property
     def loops(self) -> dict[int, range]:
-        return self._bodies(*_LOOPS)
-
-    def _bodies(self, *kinds: type[ast.If | ast.For | ast.While]) -> dict[int, range]:
-        nodes = inside(self.function, *kinds)
-        return {node.lineno: _lines(node.body) for node in nodes}
+        return {node.lineno: _lines(node.body) for node in inside(self.function, *_LOOPS)}
 
     @cached_property
     def _arguments(self) -> dict[str, bool]:
@@ -135,11 +131,8 @@ class Reach:
         lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
         if self.edited & {*lines, *head_of(statement)}:
             return True
-        if (
-            goal.kind == SIDE
-            and isinstance(statement, ast.If)
-            and not self._varies(statement.test)
-        ):
+        is_constant = isinstance(statement, ast.If) and not self._varies(statement.test)
+        if goal.kind == SIDE and is_constant:
             return False
         is_outside = not self.edited <= {*_lines(self.function.body)}
         inner = [self.nodes[line] for line in lines if line in self.nodes]

@@ -15,7 +15,7 @@ from tests.planted.planting import EQUIVALENT, UNCOVERED, Planted
 from tests.planted.scored import TRIALS
 
 FACTORY = "tests.planted.scoring:Prober"
-KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
+KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/", "unstored/")
 """What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels."""
 
 

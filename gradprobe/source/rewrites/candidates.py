@@ -27,8 +27,6 @@ _WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
 _SIGNS = {"+", "-", "+=", "-="}
 _WORD = re.compile(r"\w+")
 _SPOTS = 60
-
-
 _Place = tuple[Spot, Fault]
 
 

@@ -144,8 +144,7 @@ def delta_taken(at: Spot) -> Undone:
 
 def constant_changed(at: Spot) -> Undone:
     for node in inside(at.root, ast.Constant):
-        value = node.value
-        others = list[tuple[float, str]]()
+        value, others = node.value, list[tuple[float, str]]()
         if type(value) is int:
             others = [(2.5, str(value + 1)), (2.5, str(value - 1))][: 1 + (value > 0)]
         elif value in (0.0, 1.0) and isinstance(value, float):
@@ -175,10 +174,8 @@ def test_added(at: Spot) -> Undone:
 def mask_put_on(at: Spot) -> Undone:
     for call in calls_in(at.root, *FAMILIES["ACCESS"]):
         if "mask" not in keywords(call):
-            other, end = (
-                ", other=0.0" if called(call) == "load" else "",
-                at.file.span(call)[1] - 1,
-            )
+            other = ", other=0.0" if called(call) == "load" else ""
+            end = at.file.span(call)[1] - 1
             for rank, test in _tests(at):
                 yield rank, (Edit(end, end, f", mask={test}{other}"),)
 
