@@ -114,6 +114,10 @@ STATEMENTS = {
         "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
         "    dk += tl.load(q_ptr)\ndk *= scale",
     ),
+    "a term of an index and a stride that nothing reads": (
+        "b = tl.program_id(0)\nh = tl.program_id(1)\nstride_h = n * 16\nstride_b = stride_h * n\noffset = h * stride_h",
+        "offset =", "offset = h * stride_h + b * stride_b",
+    ),
     "two statements of a loop in the wrong order": (
         "q = tl.load(q_ptr)\nfor i in range(n):\n    q = tl.load(q_ptr + i)\n    s += q", "q = tl.load(q_ptr + i)",
         "    s += q\n    q = tl.load(q_ptr + i)",

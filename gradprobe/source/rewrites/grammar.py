@@ -75,10 +75,13 @@ def term_missing(at: Spot) -> Undone:
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
-    """(rank, term): first of a stride that nothing reads."""
+    """(rank, term): first of an index and a stride that nothing reads."""
     beside = {*at.reads, *at.targets}
+    left = at.unread.intersection(at.scope, bound_in(*at.function.body))
     for stride in filter(has_axis, at.scope):
         tensor, axis = stride_by_name(stride)
+        for index in sorted(filterfalse(has_axis, left)) if stride in at.unread else ():
+            yield 0.2, f"{index} * {stride}"
         is_own = not tensor or belongs(stride, beside)
         if stride not in beside and (is_own or is_like_one(stride, beside)):
             for index in _indices(at.file, axis):
