@@ -6,7 +6,7 @@ from typing import Annotated
 from ..commands.suite.checking import Setting
 from ..commands.suite.plan import Plan, PlannedCheck
 from ..inputs.history import CheckRequest
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, refuse_if
 from .checks import check_against, check_one
 from .command import Call, Command
 from .option_rows import option
@@ -49,6 +49,10 @@ def check(
     if contract:
         return apart(call, _read_contract, request, call.forms.json)
     if baseline is not None:
+        words = "--inputs: a file is one draw, and a baseline takes several"
+        refuse_if("inputs" in request.options, words, "drop it")
+        words = "--baseline is of one kernel, and no TARGET is given"
+        refuse_if(call.target is None, words, "name it")
         return apart(call, _check_baseline, request, baseline, call.forms.json)
     if battery is not None:
         return _check_battery(call, battery)

@@ -153,8 +153,8 @@ def load(text: str | bytes) -> Report:
     return report_from(parsed(text))
 
 
-def report_from(document: Mapping[str, Any]) -> Report:
-    schema = document.get("schema")
+def report_from(document: Any) -> Report:
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in _SINGLE:
         raise UsageFailure(f"expected a report of schema {SCHEMA}, got {schema!r}", _WAY_OUT)
     return _converted(document, Report)

@@ -83,8 +83,14 @@ def text_of(error: BaseException) -> str:
 
 
 def fault_words(error: BaseException) -> str:
-    """The kind and message of an error of this tool."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    """The kind and message of an error of this tool; where there is no message, its line."""
+    words = text_of(error)
+    if not words and error.__traceback__:
+        import traceback
+
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        words = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+    return f"{type(error).__name__}: {words}"
 
 
 @contextlib.contextmanager

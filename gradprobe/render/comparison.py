@@ -38,6 +38,8 @@ from .rows import Words, headed
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
+# Errors within this factor of one another are the same: another seed or device moves them so far.
+_GREW = 2.0
 NOT_RUN, NOT_MADE = "not run", "not made"
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, NOT_RUN: 0, NOT_MADE: 0, SKIPPED: 1, MISMATCH: 3}
@@ -171,9 +173,13 @@ def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, st
     if NOT_EXPOSED in (was, now):
         return None if was == now else (was, now, "")
     # Where the words are the same still, one of the two has batches that the other has not.
-    if was == now or wrong == now_wrong:
+    if was != now and wrong != now_wrong:
+        return was, now, BETTER if now_wrong <= wrong else WORSE
+    least, most = sorted((old.ratio, new.ratio))
+    if not most > max(1.0, _GREW * least):  # within its budget no error is worse than another
         return None
-    return was, now, BETTER if now_wrong <= wrong else WORSE
+    became = WORSE if new.ratio > old.ratio else BETTER
+    return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became
 
 
 def _in_words(intermediate: Intermediate) -> str:

@@ -60,6 +60,7 @@ def test_diff_repeats_the_last_good_check_says_so_first_and_takes_other_options_
     [
         b"null", b"\xff\xfe\x00",
         b'{"target": "lazy", "family": null, "reference": null, "options": {"heads": "four"}}',
+        b'{"target": "lazy", "family": null, "reference": null, "options": {}, "report": 1}',
     ],
 )  # fmt: skip
 def test_a_last_check_that_is_damaged_or_of_another_version_is_repeated_by_nobody(text, folder):

@@ -83,6 +83,8 @@ REFUSED = [
     (f"check soft.py:backward --runs distinct --layout do=offset {SMALL}", 2, ("--layout and --runs both say where",)),
     (f"check soft.py:contiguous_only --layout all=distinct {SMALL}", 3,
      ("nothing was compared", "refused every layout (distinct: AssertionError: q and do must be")),
+    ("check --baseline errors.json", 2, ("--baseline is of one kernel, and no TARGET is given", "name it")),
+    ("check lazy --baseline errors.json --inputs q.npz", 2, ("a file is one draw", "drop it")),
     ("init --list --ci github", 2, ("init: --ci says nothing of --list", "drop --ci")),
     ("init --list --json no/such/list.json", 2, ("no/such/list.json: cannot be written, No such file or directory",)),
     ("init --list soft.py", 2, ("lists what is built in", "gradprobe check soft.py checks its function")),
@@ -234,13 +236,14 @@ def test_a_failure_with_json_on_stdout_is_a_report_of_an_error(words, code, kind
     assert ("Traceback (most recent call last)" in ran.err) == ("--traceback" in words)
 
 
-def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
+@pytest.mark.parametrize("words", ["planted", ""])
+def test_an_error_of_the_tool_itself_exits_3_and_never_1(words, monkeypatch):
     def broken(*_, **__):
-        raise ZeroDivisionError("planted")
+        raise ZeroDivisionError(words)
 
     monkeypatch.setattr("gradprobe.probing.measure.compare", broken)
     ran = run(f"check soft.py:backward {SMALL}")
     assert (ran.code, ran.out) == (3, "")
-    assert ran.err == (
-        "gradprobe: gradprobe itself failed: ZeroDivisionError: planted\n  run again with --traceback and report it\n"
-    )
+    said = f"itself failed: ZeroDivisionError: {words or 'test_cli_errors.py:'}"
+    assert said in ran.err
+    assert ran.err.endswith("\n  run again with --traceback and report it\n")

@@ -65,6 +65,20 @@ def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_wors
 CAUSE = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
 
 
+def test_an_error_beyond_its_budget_that_grew_twofold_is_worse():
+    def worst(times, status="mismatch"):
+        return reports(
+            run("distinct", entry("dS", head(1, status=status, max_budget_ratio=times)))
+        )
+
+    assert told(worst(3.0), worst(9.0)) == [
+        ("dS in distinct", "worst 3.00x", "worst 9.00x", WORSE)
+    ]
+    assert told(worst(9.0), worst(3.0))[0][-1] == BETTER
+    assert told(worst(3.0), worst(5.9)) == []
+    assert told(worst(0.1, "match"), worst(0.9, "match")) == []  # within it none is worse
+
+
 def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
     without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[CAUSE])
     assert told(without, having) == [("cause stride/do-head", "none", "dO is misread", WORSE)]
