@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -262,23 +261,19 @@ class Recovery:
     """[B, H, M] the key at which each row's delta was read; -1 where the row sees none without a value."""
     names: frozenset[str] = frozenset(RECOVERABLE)
     """What was read so; what the target exposes itself is not."""
-    coarse: frozenset[str] = frozenset()
-    """What is held to a coarser arithmetic than the contract's, because the gradient that shows it may be as coarse."""
 
     def widened(
         self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
     ) -> TileBudget:  # fmt: skip
         """A tile's budget with what the reading adds to P, dS, delta and dP."""
-        budget = self._coarser(x, tile, values, budget, precision)
         rows, valid = dict(budget.rows), values["valid"]
         # A kernel may round dS or scale * dS, whichever it multiplies.
         of_ds = self.of_ds, min(1.0, abs(x.scale), self.factor)
         for name, (dtype, factor) in {"P": (self.of_p, 1.0), "dS": of_ds}.items():
             if name in self.names:
-                held = precision.coarser if name in self.coarse else precision
                 info = torch.finfo(dtype)
-                relative = held.matrix + info.eps / 2 + 4 * U32
-                floor = (held.floor + info.tiny * info.eps / 2) / factor
+                relative = precision.matrix + info.eps / 2 + 4 * U32
+                floor = (precision.floor + info.tiny * info.eps / 2) / factor
                 size = values[name].abs() + rows[name]
                 rows[name] = rows[name] + (relative * size + floor) * valid
         e_g = quotient_error(values, rows, slope_of(x, tile))
@@ -292,20 +287,6 @@ class Recovery:
         # Where P is 0 and should be, the quotient is nothing; where it should be 0 and is not, P itself is wrong.
         unmasked_dp = budget.unmasked_dp.masked_fill(~valid, float("inf"))
         return replace(budget, rows=rows, unmasked_dp=unmasked_dp)
-
-    def _coarser(
-        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
-    ) -> TileBudget:  # fmt: skip
-        """A tile's budget with what a coarser arithmetic may do to some intermediates."""
-        if not self.coarse:
-            return budget
-        wider: dict[str, Any] = {}
-        coarse = tile_budget(x, tile, values, precision.coarser)
-        for part in ("rows", "sums", "squares"):
-            own, other = getattr(budget, part), getattr(coarse, part)
-            more = {name: own[name].maximum(other[name]) for name in self.coarse & own.keys()}
-            wider[part] = {**own, **more}
-        return replace(budget, **wider)
 
 
 def quotient_error(

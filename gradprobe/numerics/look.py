@@ -1,8 +1,10 @@
 """A look inside a black box: its intermediates recovered, judged, and what their disagreements say."""
 
-from collections.abc import Callable, Collection, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec import structs
 from torch import Tensor
@@ -13,24 +15,17 @@ from ..model.intermediates import MATRIX_OF, names
 from ..model.layout_run import MISMATCH, Element
 from ..model.number import listed
 from ..runtime.run import Trace
-from .compare import promoted
+from .budget import RECOVERABLE, quotient_error, slope_of
+from .compare import allowed_on, promoted
 from .evidence import BlackBoxEvidence, MeasuredRun
 from .finding import Finding, RisingErrors
 from .locate import locate
-from .one_hot import QUOTIENTS, SUMS, RecoveredValues, recover
-from .symptoms import (
-    RIGHT,
-    ZERO,
-    Measure,
-    ResultEvidence,
-    Scales,
-    are_one_fault,
-    factor_in_words,
-    is_one_delta_a_row,
-    reread_do,
-    shape_of_p,
-)
+from .one_hot import QUOTIENTS, SUMS, ZERO_KEYS, RecoveredValues, recover
+from .symptoms import ZERO, factor_in_words, reread_do, shape_of_p
 
+Measure = Callable[..., MeasuredRun]
+"""Compares a trace with the reference: given the values that it came of, the trace, how its intermediates were
+recovered, and by `coarse` whether to judge by the arithmetic that is coarser than the contract."""
 _ONLY_HERE = (
     "with the case's own values all that is exported is right; in one-hot problems it is not"
 )
@@ -52,10 +47,12 @@ class Examiner:
     """The ordinary run."""
     tensors: Callable[[], Mapping[str, Tensor]]
     """Gives its inputs as they lay in memory."""
-    of_one_kernel: bool = False
-    """Whether one kernel is known to make both dQ and dK."""
-    may_read_lse: bool = True
-    """Whether the target is given LSE, gives it, or launches kernels that may hand it on."""
+
+    @cached_property
+    def wrong(self) -> frozenset[str]:
+        """What is wrong in the ordinary run."""
+        findings = self.own.comparison.findings
+        return frozenset(name for name in findings if findings[name].mismatched)
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
@@ -64,8 +61,32 @@ class Examiner:
         answer = partial(self.run, self.assigned if assigned is None else assigned)
         return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
 
+    @cached_property
+    def is_coarse(self) -> bool:
+        """Whether one-hot problems are held to the coarser arithmetic that such a kernel may have.
+
+        It shows whole in their sums of one term, and averages out in the ordinary run's, unless that is wrong by no
+        more than such an arithmetic makes: then the contract tells what is wrong in both.
+        """
+        ran = self.own.trace
+        is_slight = self.wrong and self.measure(self.values, ran, coarse=True).comparison.matches
+        return not is_slight
+
     def compared(self, recovered: RecoveredValues) -> MeasuredRun:
-        return self.measure(recovered.values, recovered.trace, recovered.recovery)
+        of = recovered.values, recovered.trace, recovered.recovery
+        return self.measure(*of, coarse=self.is_coarse)
+
+    def shows_wrong(
+        self, recovered: RecoveredValues, through: str, value: Tensor, known: Mapping[str, Finding] = {}
+    ) -> bool:  # fmt: skip
+        """Whether a gradient shows a P or dS that is wrong; `known` are the findings of what was recovered."""
+        name = MATRIX_OF[through]
+        if name not in known or value is not recovered.trace.values[name]:
+            recovery = replace(recovered.recovery, names=frozenset(RECOVERABLE))
+            alone = Trace({name: value}, {name: "exported"})
+            measured = self.measure(recovered.values, alone, recovery, coarse=self.is_coarse)
+            known = measured.comparison.findings
+        return known[name].mismatched > 0
 
     def with_sums(self, recovered: RecoveredValues) -> RecoveredValues:
         """With the totals that it exposes, of the first probe alone."""
@@ -78,46 +99,47 @@ class Examiner:
 def look_inside(examiner: Examiner) -> BlackBoxEvidence:
     """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
     recovered = examiner.recovered()
-    measured = examiner.compared(recovered)
-    scales = Scales(examiner.measure, examiner.own, examiner.values)
-    evidence = scales.all(recovered, measured)
-    words: list[str] = []
-    if any(one.is_wrong for one in evidence):
-        measured, words = _with_a_fault(examiner, recovered, scales, evidence)
-    elif any(one.is_coarse or not one.is_reached for one in evidence):
-        # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
-        recovered, unreached = _reached(examiner, recovered, evidence)
-        coarse = [one for one in evidence if one.is_coarse and one.beside == RIGHT]
-        notes = {one.through: one.note for one in coarse}
-        measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
+    measured, words = examiner.compared(recovered), list[str]()
+    findings = measured.comparison.findings
+    here = {
+        name for name in findings if findings[name].mismatched and not recovered.is_read(name)
+    }
+    shown = _shown(examiner, recovered, findings)
+    here |= {through for through, is_wrong in shown.items() if is_wrong}
+    if here:
+        measured, words = _with_a_fault(examiner, recovered, here)
+    elif examiner.wrong & shown.keys():
+        recovered, words = _reached(examiner, recovered, shown, here)
+        measured = examiner.compared(recovered)
     if inseparable(measured.trace, measured.comparison.findings):
         words.append("dP or delta is wrong: P and dS show their difference alone")
     return BlackBoxEvidence(measured, tuple(words), joined(examiner.own, measured))
 
 
+def _shown(
+    examiner: Examiner, recovered: RecoveredValues, known: Mapping[str, Finding] = {}
+) -> dict[str, bool]:
+    """By gradient, whether it shows a P or dS that is wrong."""
+    by = recovered.by.items()
+    return {name: examiner.shows_wrong(recovered, name, value, known) for name, value in by}
+
+
 def _with_a_fault(
-    examiner: Examiner,
-    recovered: RecoveredValues,
-    scales: Scales,
-    evidence: list[ResultEvidence],
+    examiner: Examiner, recovered: RecoveredValues, here: Set[str]
 ) -> tuple[MeasuredRun, list[str]]:
-    """What the one-hot problems show of a fault, and which kernel has it."""
-    words = [_ONLY_HERE] if examiner.own.comparison.matches else []
-    recovered, of_p = _p_without_do(examiner, recovered, scales)
+    """What the one-hot problems show of a fault, and which kernel has it; `here` is what is wrong in them."""
+    words = [] if examiner.wrong else [_ONLY_HERE]
+    recovered, of_p = _p_without_do(examiner, recovered)
     # A P of another layout shows what is right; that dV is wrong was reached in this one.
-    exported = [one for one in evidence if not one.is_shown]
-    of_shown = [one for one in evidence if one.is_shown]
-    evidence = [*exported, *scales.shown(recovered, of_shown)]
-    recovered, unreached = _reached(examiner, recovered, evidence)
-    reached = [one for one in evidence if one.is_reached]
-    recovered, of_ds = _either_ds(examiner, recovered, reached)
+    shown = _shown(examiner, recovered)
+    recovered, unreached = _reached(examiner, recovered, shown, here)
+    reached = {name: shown[name] for name in shown.keys() - (examiner.wrong - here)}
+    recovered, of_ds = _either_ds(examiner, recovered, reached, is_p_wrong="P" in here)
     recovered = examiner.with_sums(recovered)
     measured, of_dp = _separated(examiner, recovered)
-    shapes: list[str] = []
-    p = measured.comparison.findings.get("P")
+    p, shapes = measured.comparison.findings.get("P"), list[str]()
     if p is not None and p.mismatched:
-        of = measured.trace.values["P"]
-        shapes = shape_of_p(recovered, of, may_read_lse=examiner.may_read_lse)
+        shapes = shape_of_p(recovered, measured.trace.values["P"])
     measured, of_one = _of_one_result(examiner, recovered, measured)
     return measured, [*words, *of_p, *(of_one or of_ds), *of_dp, *unreached, *shapes]
 
@@ -133,7 +155,7 @@ def _of_one_result(
     name = next((name for name, one in findings.items() if one.status == MISMATCH), "")
     matrix = "P" if name == "P" else "dS"
     through = [one for one in recovered.by if MATRIX_OF[one] == matrix]
-    wrong = [one for one in recovered.by if examiner.own.comparison.findings[one].mismatched]
+    wrong = [one for one in recovered.by if one in examiner.wrong]
     is_read = measured.trace.sources.get(name) == "recovered"
     if name not in ("P", "dP", "dS") or not is_read or through != wrong or len(wrong) > 1:
         return measured, []
@@ -143,34 +165,24 @@ def _of_one_result(
 
 
 def _reached(
-    examiner: Examiner, recovered: RecoveredValues, evidence: list[ResultEvidence]
+    examiner: Examiner,
+    recovered: RecoveredValues,
+    shown: Mapping[str, bool],
+    here: Set[str],
 ) -> tuple[RecoveredValues, list[str]]:
-    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run.
-
-    What is coarse and not wrong is held to the coarser arithmetic.
-    """
-    wrong = {one.name for one in evidence if one.is_wrong}
-    coarse = frozenset(one.name for one in evidence if one.is_coarse) - wrong
-    recovered = replace(recovered, recovery=replace(recovered.recovery, coarse=coarse))
-    missed = [one for one in evidence if one.is_shown and not one.is_reached]
+    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
+    missed = [name for name in shown if name in examiner.wrong and name not in here]
     if not missed:
         return recovered, []
-    stays = {one.name for one in evidence if one.is_shown and one.is_wrong and one.is_reached}
-    lost = {one.name for one in missed} - stays
-    kept = recovered.without(*lost, *QUOTIENTS) if lost else recovered
-    through = [one.through for one in missed]
-    gone = [name for name in recovered.trace.values if name not in kept.trace.values]
-    where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
-    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
-    return kept, [words + (f", and {listed(gone)} {_is(gone)} not reached" if gone else "")]
-
-
-def _is(names: Collection[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+    stays = {MATRIX_OF[name] for name in shown if shown[name] and name not in missed}
+    lost = {MATRIX_OF[name] for name in missed} - stays
+    are = "is" if len(missed) == 1 else "are"
+    words = f"{listed(missed)} {are} wrong, and right in one-hot problems: what is wrong shows with other values only"
+    return recovered.without(*lost, *QUOTIENTS) if lost else recovered, [words]
 
 
 def _p_without_do(
-    examiner: Examiner, recovered: RecoveredValues, scales: Scales
+    examiner: Examiner, recovered: RecoveredValues
 ) -> tuple[RecoveredValues, list[str]]:
     """P once more where it came out wrong, in ways that no misread dO can spoil.
 
@@ -181,17 +193,14 @@ def _p_without_do(
 
     def right_p(assigned: Assigned) -> Tensor | None:
         p = examiner.recovered(assigned, one_by_one=True).by["dV"]
-        return None if scales.of(recovered, "dV", p).is_wrong else p
+        return None if examiner.shows_wrong(recovered, "dV", p) else p
 
-    if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
+    dv, own = recovered.by.get("dV"), examiner.own
+    if dv is None or not examiner.shows_wrong(recovered, "dV", dv):
         return recovered, []
-    own, lies = examiner.own, "lies contiguous and " if examiner.assigned else ""
-    words = f"P, seen through dV, is right once dO {lies or 'is '}the same in all heads"
     # Where its own values came right, one problem a call may be what helps: some kernels take one number of batches.
-    if own.comparison.matches:
-        words += " and a call has no more batches than the case"
-    else:
-        words = f"dO is misread: {words}"
+    words = "dO is misread: " if examiner.wrong else ""
+    words += "P, seen through dV, is right where a call is one problem and dO lies contiguous, the same in all heads"
     p = right_p((*examiner.assigned, ("do", "contiguous")))
     if p is None:
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
@@ -206,35 +215,35 @@ def _p_without_do(
 
 
 def _either_ds(
-    examiner: Examiner, recovered: RecoveredValues, evidence: list[ResultEvidence]
+    examiner: Examiner,
+    recovered: RecoveredValues,
+    shown: Mapping[str, bool],
+    *,
+    is_p_wrong: bool,
 ) -> tuple[RecoveredValues, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
-    Where they differ neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P,
-    which is then left out, and so does one factor that dS does not have; but else, if dK's is wrong too, that P and
-    that dS are of one kernel and belong together.
+    Then neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P, which is then
+    left out, and so does one factor that dS does not have; but else, if dK's is wrong too, that P and that dS are of
+    one kernel and belong together.
     """
-    of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
-    factors, right = dict[str, str](), [one.through for one in of_ds if not one.is_wrong]
-    for through in (one.through for one in of_ds if one.is_wrong):
+    of_ds = [name for name in recovered.by if MATRIX_OF[name] == "dS" and name in shown]
+    right = [name for name in of_ds if not shown[name]]
+    factors, words = dict[str, str](), list[str]()
+    for through in (name for name in of_ds if shown[name]):
         factors[through] = factor_in_words(recovered, "dS", recovered.by[through])
-    two = len(factors) == 2 and not are_one_fault(recovered)
-    words: list[str] = []
-    # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
-    if factors and not (two and examiner.of_one_kernel):
-        words.append(_of_kernels(examiner, factors, right, two=two))
-    odd_p = any(one.name == "P" and one.is_wrong for one in evidence)
-    odd_p = odd_p and "P" in recovered.trace.values
+    if factors:
+        words.append(_of_kernels(examiner, factors, right))
+    odd_p = (is_p_wrong or shown.get("dV", False)) and "P" in recovered.trace.values
     if odd_p:
         dv = recovered.by.get("dV")
         of_p = "" if dv is None else factor_in_words(recovered, "P", dv)
         # A P that one factor is missing from leaves that factor in the dS of its kernel.
-        alone = bool(of_p) and of_p not in factors.values()
-        if alone or (right and "dK" not in factors):
+        if (of_p and of_p not in factors.values()) or (right and "dK" not in factors):
             recovered, odd_p = recovered.without("P", *QUOTIENTS), False
             beside = f", while dS is right in {listed(right)}" if right else ""
             words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
-    if two or (factors and right):
+    if factors and right:
         # That dK is 0 of a dS that is 0 throughout explains nothing.
         if odd_p and factors.get("dK") != ZERO:
             recovered = recovered.with_matrices({"dS": recovered.by["dK"]})
@@ -243,20 +252,15 @@ def _either_ds(
     return recovered, words
 
 
-def _of_kernels(
-    examiner: Examiner, factors: Mapping[str, str], right: list[str], *, two: bool
-) -> str:
-    if two:
-        return "dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"
-    how = next(iter(factors.values()))
+def _of_kernels(examiner: Examiner, factors: Mapping[str, str], right: list[str]) -> str:
+    wrong, ways = listed(list(factors)), {*factors.values()}
+    how = ways.pop() if len(ways) == 1 else ", in two ways"
     if not right:
-        kernels = "kernels" if len(factors) > 1 else "kernel"
-        return f"dS is wrong in the {kernels} of {' and '.join(factors)}{how}"
-    (wrong,), (other,) = factors, right
-    if examiner.own.comparison.findings[other].mismatched:
-        return f"{wrong} shows dS wrong{how}; {other}, which is wrong too, shows it right"
+        return f"dS is wrong in the kernel{'s' * (len(factors) > 1)} of {wrong}{how}"
+    if right[0] in examiner.wrong:
+        return f"{wrong} shows dS wrong{how}; {right[0]}, which is wrong too, shows it right"
     said = f"the kernel of {wrong} is at fault: {wrong} shows dS wrong{how}"
-    return f"{said}; dS in the kernel of {other} is right"
+    return f"{said}; dS in the kernel of {right[0]} is right"
 
 
 def _separated(examiner: Examiner, recovered: RecoveredValues) -> tuple[MeasuredRun, list[str]]:
@@ -267,24 +271,26 @@ def _separated(examiner: Examiner, recovered: RecoveredValues) -> tuple[Measured
     about it: then what is wrong is neither delta nor dO.
     """
     measured = examiner.compared(recovered)
-    findings = {
-        name: one for name, one in measured.comparison.findings.items() if one.mismatched
-    }
-    wrong = [name for name in QUOTIENTS if name in findings and recovered.is_read(name)]
+    findings = measured.comparison.findings
+    is_p_wrong = "P" in findings and bool(findings["P"].mismatched)
+    wrong = [
+        findings[name] for name in QUOTIENTS if name in findings and recovered.is_read(name)
+    ]
+    wrong = [finding for finding in wrong if finding.mismatched]
     if not wrong:
         return measured, []
     words: list[str] = []
-    if "P" in findings and any(findings[name].status == MISMATCH for name in wrong):
+    if is_p_wrong and any(finding.status == MISMATCH for finding in wrong):
         words = [_UNEXPLAINED]
     elif not factor_in_words(recovered, "dS", recovered.trace.values["dS"]):
-        if is_one_delta_a_row(measured, recovered):
+        if _is_one_delta_a_row(measured, recovered):
             return measured, []
         # A delta made of misread dO is another in every probe, unless they all have the same dO.
         again = _with_one_do(examiner, recovered)
         measured_again = examiner.compared(again)
-        if is_one_delta_a_row(measured_again, again):
+        if _is_one_delta_a_row(measured_again, again):
             return measured_again, []
-        words = [] if "P" in findings else [_UNTOLD]
+        words = [] if is_p_wrong else [_UNTOLD]
     return examiner.compared(recovered.without(*QUOTIENTS)), words
 
 
@@ -297,18 +303,34 @@ def _with_one_do(examiner: Examiner, recovered: RecoveredValues) -> RecoveredVal
     return examiner.with_sums(again.with_matrices(found))
 
 
+def _is_one_delta_a_row(measured: MeasuredRun, recovered: RecoveredValues) -> bool:
+    """Whether all keys without a value show the same delta for each row."""
+    x, values, precision = recovered.x, recovered.trace.values, measured.comparison.precision
+    for tile, at, expected in recovered.tiles():
+        rows = allowed_on(x, tile, expected, precision, recovered.recovery).rows
+        slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
+        quotients = values["dS"][at].double() / (values["P"][at].double() * slope)
+        g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        allowed = quotient_error(expected, rows, slope)[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        # Errors were bounded for the delta expected; they grow with the one that came.
+        growth = 1 + g.abs().amax(-1, keepdim=True) / expected["delta"].abs()[..., None]
+        apart = (g + values["delta"][at].double()[..., None]).abs()
+        if bool((seen & (apart > 2 * growth * allowed)).any()):
+            return False
+    return True
+
+
 def joined(own: MeasuredRun, inner: MeasuredRun) -> MeasuredRun:
     """What a report shows of a run that was looked into: what the target exposed as it came.
 
-    Where that is wrong, and inherits it in the one-hot problems from parents that the ordinary run does not show, it
-    is called inherited.
+    Where that is wrong, and only inherits it in the one-hot problems, it is called inherited.
     """
-    of_own, of_inner, findings = own.comparison.findings, inner.comparison.findings, {}
-    for name in names():
-        if name in of_own:
-            findings[name] = _blamed(of_own[name], of_inner.get(name))
-        elif name in of_inner:
-            findings[name] = of_inner[name]
+    of_own, of_inner = own.comparison.findings, inner.comparison.findings
+    both = {
+        **of_inner,
+        **{name: _blamed(one, of_inner.get(name)) for name, one in of_own.items()},
+    }
+    findings = {name: both[name] for name in names() if name in both}
     reading = inner.comparison.reading.items()
     comparison = replace(
         own.comparison,

@@ -153,16 +153,6 @@ def _read_probe(
             shown[:, heads, rows] = divided[..., dims].mT
 
 
-def shown_together(case: Case, plan: ProbePlan) -> Tensor:
-    """[H, M, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
-    together = torch.zeros(case.heads, case.seqlen_q, case.seqlen_k, dtype=torch.bool)
-    for index in range(plan.count):
-        (heads, rows), _ = _shown_rows(case, index, plan.rows)
-        keys, _ = _shown(index, plan.keys, case.seqlen_k)
-        together[heads[..., None], rows[..., None], keys] = True
-    return together
-
-
 def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Several probes as one: end to end along the batch, where an input has one."""
     joined = dict(problems[0])

@@ -22,7 +22,7 @@ from ..runtime.run import Trace
 from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure
 from .observe import Execution, accepted
-from .runs import RunRecord, makes_together
+from .runs import RunRecord
 
 _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows them"
 
@@ -66,14 +66,10 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     if any(map(attrgetter("repeats"), run.laid)):
         words = f"{not_in}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    box, first = _BlackBox(experiment), experiment.first
-    # A target may be given LSE, give it, or launch kernels that hand it on to one another.
-    has_lse = "lse" in experiment.target.takes or "LSE" in own.trace.values
+    box = _BlackBox(experiment)
     examiner = Examiner(
         case, values, assigned, box.answer, box.measure, own,
         lambda: inputs_of(experiment, assigned).tensors,
-        of_one_kernel=first is not None and makes_together(first, "dQ", "dK"),
-        may_read_lse=has_lse or bool(experiment.backends),
     )  # fmt: skip
     try:
         with experiment.stopwatch.timed("compare"):

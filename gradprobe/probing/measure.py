@@ -56,8 +56,7 @@ def measure(
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
             found = _by_coarser(of, found, by_block is not None)
-        # Of the coarser arithmetic only whether it explains all is asked.
-        if found.comparison.matches or coarse:
+        if found.comparison.matches:
             return found
         from ..numerics.locate import locate
 

@@ -164,10 +164,6 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
     return list(named or there)
 
 
-def makes_together(outcome: Outcome, first: str, second: str) -> bool:
-    return bool(dict(_pointers_to(outcome, first)).keys() & dict(_pointers_to(outcome, second)))
-
-
 # --- what a report says of them
 
 

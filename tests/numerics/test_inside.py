@@ -191,15 +191,7 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
     case = case_of("softmax", **SIZES, dtype="float16")
     inside = inside_of(case, fault=changed("P", coarser))
     assert {*statuses_of(inside).values()} == {"match"}
-    before = "in one-hot problems P, seen through dV, errs by "
-    after = (
-        "x what is allowed, and with the case's own values dV is right: "
-        "rather a coarser arithmetic than a wrong kernel"
-    )
-    (sentence,) = inside.sentences
-    assert sentence.startswith(before)
-    assert sentence.endswith(after)
-    assert 1.15 <= float(sentence.removeprefix(before).removesuffix(after)) <= 1.2
+    assert inside.sentences == ()
 
 
 def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
@@ -268,8 +260,7 @@ def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
         "P"
     }
     assert report.runs[0].inside.sentences == (
-        "dQ is wrong, and right in one-hot problems: what is wrong shows with other values only, and dP, delta and dS "
-        "are not reached",
+        "dQ is wrong, and right in one-hot problems: what is wrong shows with other values only",
     )
 
 
@@ -309,13 +300,12 @@ def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong():
 
     findings = probe(case, target_of(backward), why=False).failing[1].comparison.findings
     assert {name for name, finding in findings.items() if finding.status == "mismatch"} == {
-        "P", "dQ",
+        "P", "dS", "dK",
     }  # fmt: skip
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("of_one_kernel", [False, True])
-def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of_one_kernel):
+def test_a_ds_wrong_in_two_ways_is_wrong_in_both_kernels():
     case = case_of("softmax", **SIZES)
     values, measure = draw(case), measure_of(case)
     answers = {
@@ -331,10 +321,5 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
         )
 
     own = measure(values, answer((), case, values, values))
-    examiner = Examiner(
-        case, values, (), answer, measure, own, lambda: values, of_one_kernel=of_one_kernel
-    )
-    told = [
-        sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence
-    ]
-    assert bool(told) != of_one_kernel
+    examiner = Examiner(case, values, (), answer, measure, own, lambda: values)
+    assert "dS is wrong in the kernels of dQ and dK" in look_inside(examiner).sentences
