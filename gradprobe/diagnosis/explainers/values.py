@@ -84,6 +84,9 @@ class WrongTile:
             is_unmasked = self.run.roles.case.family == "lazy" and operand.name == "dP"
             if operand.role is None or operand.role.is_by_row or is_unmasked:
                 yield operand.site.lines
+        # Scores that LSE is taken from are to be scaled where they are made, or since then.
+        for made in behind(_scores(self.node), _scores) if "LSE" in map(_name, operands) else ():
+            yield made.site.lines
         for operand in operands:  # where it is masked last, or made
             alike = [*_alike(operand, "is_open")]
             masked = (made for made in alike if made.site.operation == "select")
@@ -99,6 +102,10 @@ def _alike(node: Node, name: str) -> Iterator[Node]:
         return [made for made in nodes if getattr(made.role, name, None)][:1]
 
     return behind(alike([node]), lambda user: alike(user.operands))
+
+
+def _scores(node: Node) -> Sequence[Node]:
+    return [operand for operand in node.operands if operand.name == "Q K^T"][:1]
 
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
