@@ -69,11 +69,14 @@ class Reach:
 
     @cached_property
     def branches(self) -> dict[int, range]:
-        return {node.lineno: _lines(node.body) for node in inside(self.function, ast.If)}
+        return self._bodies(ast.If)
 
     @cached_property
     def loops(self) -> dict[int, range]:
-        return {node.lineno: _lines(node.body) for node in inside(self.function, *_LOOPS)}
+        return self._bodies(*_LOOPS)
+
+    def _bodies(self, *kinds: type[ast.If | ast.For | ast.While]) -> dict[int, range]:
+        return {node.lineno: _lines(node.body) for node in inside(self.function, *kinds)}
 
     @cached_property
     def _arguments(self) -> dict[str, bool]:
