@@ -120,17 +120,13 @@ class Judged:
 
     @property
     def _first(self) -> str:
-        """The fault of the diagnosis that comes first, where it is named."""
-        return next(
-            (one.fault if one.is_named else "" for one in self.outcome.diagnoses[:1]), ""
-        )
+        return next((one.fault for one in self.outcome.diagnoses[:1] if one.is_named), "")
 
     @property
     def line(self) -> bool:
         """Whether one of the causes that are named stands at a line that was changed."""
-        named = [each for each in self.outcome.diagnoses if each.is_named]
-        told = {where.line for each in named for where in each.where}
-        return bool(told & self.trial.lines())
+        named = (each for each in self.outcome.diagnoses if each.is_named)
+        return not self.trial.lines().isdisjoint(at.line for each in named for at in each.where)
 
     @property
     def right(self) -> bool:
@@ -138,16 +134,10 @@ class Judged:
         if self.trial.kind == EQUIVALENT:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if self.trial.kind == UNCOVERED:
-            return self.found and (
-                self.best < NAMED or (self._first.startswith(KINDS) and self.line)
-            )
+            best = max((each.explained for each in self.outcome.diagnoses), default=0.0)
+            return self.found and (best < NAMED or (self._first.startswith(KINDS) and self.line))
         return self.found and self.placed and self.named
 
     @property
     def wrong(self) -> bool:
         return not self.right
-
-    @property
-    def best(self) -> float:
-        """The share that the best diagnosis explains; 0 without any."""
-        return max((each.explained for each in self.outcome.diagnoses), default=0.0)

@@ -35,7 +35,7 @@ def often(faults, words):
     return [fault for fault in faults if fault.name in words.split()]
 
 
-# On every push the historical one has a test of its own, below, and the score tries one of each class.
+# On every push the score tries one of each class.
 @sampled("fault", FAULTS, push=[], ids=title)
 def test_a_fault_in_lazy_is_found_and_placed_with_every_status(fault, tmp_path):
     assert_as_recorded(fault, fault.probe(tmp_path, sizes={}, why=False))
