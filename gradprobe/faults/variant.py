@@ -59,8 +59,7 @@ def compiled(expression: str) -> CodeType:
 class TileScope:
     """What a formula may use of a tile; all about its entries broadcasts to [h, m, n].
 
-    What is made otherwise has its right value there. The reference takes the scope for given
-    values.
+    What is made otherwise has its right value there.
     """
 
     q: Tensor
@@ -155,10 +154,8 @@ class TileScope:
         return scale * (matrix @ (own if other is None else other))
 
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
-        """A gradient summed in square tiles by an einsum of its matrix and an operand.
-
-        The matrix is [h, tiles of the result, of the sum, row in one, in the other], the operand
-        [h, tiles, row, d].
+        """A gradient summed in square tiles by an einsum of its matrix, [h, tiles of the result, of the sum, row in
+        one, in the other], and an operand, [h, tiles, row, d].
         """
         matrix, _, scale = self._operands(result)
         matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT
@@ -177,11 +174,9 @@ class TileScope:
     # --- what lies beyond the end
 
     def tail(self, axis: str, size: int, read: str = "") -> dict[str, Tensor]:
-        """What is computed of the "rows" or "keys" alone that lie beyond the last one, up to a
-        whole tile.
+        """What is computed of the "rows" or "keys" alone beyond the last one, up to a whole tile.
 
-        Args:
-            read: the tensors that are read there; the others are masked, and 0.
+        Args: read: the tensors that are read there; the others are masked, and 0.
         """
         x, tile, is_of_rows = self.x, self.tile, axis == "rows"
         count, place = -(x.n_query if is_of_rows else x.n_key) % size, (tile.batch, tile.heads)

@@ -143,8 +143,7 @@ def python_file(path: str) -> KernelFile:
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """What a call passes, each with its parameter; `*q.stride()` with the first of the strides of
-    one tensor.
+    """What a call passes, each with its parameter; `*q.stride()` with the first of its strides.
 
     No other starred argument has a known length: what stands behind it is left out.
     """

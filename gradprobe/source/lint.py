@@ -116,13 +116,7 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 def passed_of_others(
     path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
 ) -> list[LintFinding]:
-    """Where launches of a kernel pass the strides of another variable than what they pass for
-    `tensor`.
-
-    Args:
-        path: the kernel's file.
-        host: that of the launches, where it is another.
-    """
+    """Where launches of a kernel (of `path`, in `host`) pass another variable's strides than what they pass for it."""
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
     found_in = [each for each in python_file(path).functions if each.name == kernel]
     names = parameters(found_in[0]) if found_in else []

@@ -123,8 +123,7 @@ class Reach:
     def tells(self, goal: Goal) -> bool:
         """Whether the edit changes, or feeds, what runs there alone, or calls it.
 
-        What a compiler's constants leave out is another kernel: there only what is changed
-        counts.
+        What a compiler's constants leave out is another kernel: only what is changed counts.
         """
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER

@@ -43,11 +43,7 @@ Edits = tuple[Edit, ...]
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Insertions at one place stand in the order given.
-
-    Raises:
-        ValueError: two edits overlap.
-    """
+    """Insertions at one place stand in the order given. Raises ValueError where two edits overlap."""
     pieces, at = [], 0
     for edit in sorted(edits, key=attrgetter("start", "end")):
         if edit.start < at:

@@ -27,9 +27,8 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load, store: of other elements; masked: what is needed is left out; value: the operands are
-    right and the result is not; stored: right but for a constant; pairs: rows and keys are left
-    out; unstored: no program stores them."""
+    """load, store: of other elements; masked: what is needed is left out; value: wrong of right operands; stored:
+    right but for a constant; pairs: rows and keys are left out; unstored: no program stores them."""
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site

@@ -39,9 +39,7 @@ def candidates_of(
 ) -> Iterator[Candidate]:
     """Each once, the likeliest first, without those that are no Python or change nothing.
 
-    Args:
-        wanted: words that the right text is likely to have.
-        contiguous: whether it goes wrong where all tensors are contiguous.
+    Args: wanted: words that the right text is likely to have; contiguous: whether contiguous tensors go wrong.
     """
     words = list(map(re.escape, map(str.lower, wanted)))
     # All of them, of which the first begins a word; or nothing.

@@ -1,5 +1,4 @@
-"""Patterns: Python with holes, `_a - _b`, that code is held against, and templates that are put
-there.
+"""Patterns: Python with holes, `_a - _b`, that code is held against, and templates that are put there.
 
 A function stands for all with its last name or of its family, `@` for any operator, `*_` for any
 more arguments, and `(_whole := _a + _b)` for all of a sum.
@@ -263,11 +262,7 @@ def _unread(function: ast.FunctionDef) -> set[str]:
 
 
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
-    """(steps to the line, spot) where its fault may lie, nearest first, also in the grids of
-    launches.
-
-    Of the line of a `def` all statements are meant, from the last one up.
-    """
+    """(steps to the line, spot) where its fault may lie, nearest first; of a `def` all statements from the last up."""
     around = [each for each in file.functions if first_line(each) <= line < lines_of(each).stop]
     if not around:
         return
