@@ -51,8 +51,7 @@ class Score(NamedTuple):
 
     reproduced: int = 0
     spoilt: int = 0
-    bits: float = 0.0
-    """-log2 of the chance that a prediction of something else reproduces as many."""
+    bits: float = 0.0  # -log2 of the chance that predictions of something else are as near
 
     @property
     def gain(self) -> int:
@@ -62,23 +61,21 @@ class Score(NamedTuple):
 @dataclass(frozen=True)
 class Finalist:
     hypothesis: Hypothesis
-    reproduced: float = 0.0
-    """The share of wrong elements, or its mean over what is wrong by itself, if less."""
-    explained: float = 0.0
-    """That, times the share of right elements that stay right where the fault is active."""
+    reproduced: float = 0.0  # of what is wrong, or the mean of what is so by itself, if less
+    explained: float = (
+        0.0  # that, times the share of what is right that stays so where it is active
+    )
     active: Set[str] = frozenset()
     whole: Set[str] = frozenset()
     bits: float = 0.0
-    contradicted: int = 0
-    """How many intermediates came right that the fault would make wrong where they are computed."""
+    contradicted: int = 0  # intermediates that came right, and that the fault would make wrong
     said: tuple[str, ...] = ()
 
 
 class _Portion(NamedTuple):
     names: Collection[str]
     tiles: Sequence[Tile]
-    place: tuple[int, ...] = ()
-    """One batch of all; () for all."""
+    place: tuple[int, ...] = ()  # one batch of all; () for all
     is_rough: bool = False
 
 
@@ -101,8 +98,7 @@ class Tester:
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(seen.right), (*tiles(seen.x),))
         self._came = dict[str, _Judgement]()
-        self._has_nan = False
-        """Whether an intermediate holds NaN and numbers: NaN throughout says nothing."""
+        self._has_nan = False  # and numbers, in one intermediate: NaN throughout says nothing
         for name, right in seen.right.items():
             actual, expected = seen.actual[name], seen.expected[name]
             off, finite = (actual - expected).abs(), actual.isfinite()
@@ -144,15 +140,14 @@ class Tester:
         """About its share in the first wrong batch; of what is stored elsewhere, in all."""
         first, right = self.seen.measured.first, self.seen.right
         batch = (first.batch or 0) if first else 0
-        own = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
-        own = [name for name in own if not bool(right[name][batch].all())]
+        kept = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
+        own = [name for name in kept if not bool(right[name][batch].all())]
         portion = _Portion(own, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
         if hypothesis.finish is not None or not own:
             portion = _Portion(self.seen.own, self._all.tiles, is_rough=True)
-        most = dict.fromkeys(portion.names, 0)
+        most, total = dict.fromkeys(portion.names, 0), 0.0
         for scores in self._scores(hypothesis, portion):
             most = {name: max(gain, scores[name].gain) for name, gain in most.items()}
-        total = 0.0
         for name, gain in most.items():
             total += gain / max(1, int((~right[name][portion.place]).sum()))
         return total / max(1, len(most))
@@ -222,8 +217,7 @@ class Tester:
             for name in names:
                 whole[name][place] = values[name]
             if len(names) > 1:
-                forward = {**kept, **whole}
-                del forward["delta"]
+                forward = {name: of for name, of in (kept | whole).items() if name != "delta"}
                 whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
@@ -238,14 +232,12 @@ class Tester:
             values = variant.on(tile, buffers)
             budget = None if is_rough else tile_budget(variant, tile, values, precision)
             whole.add(tile, values, budget)
-        finished = dict(whole.values)
-        if variant.finish is not None:
-            finished |= variant.finish(finished)
+        more = variant.finish(whole.values) if variant.finish is not None else {}
         for name, bound in whole.bounds.items():
             value, dtype = whole.values[name], measured.trace.values[name].dtype
             allowed = whole.bound(name, value, precision) if name in whole.squares else bound
             whole.bounds[name] = allowed + output_rounding(value, allowed, dtype)
-        return finished, whole.bounds
+        return {**whole.values, **more}, whole.bounds
 
 
 def _sizes(values: Tensor) -> Tensor:
@@ -310,11 +302,8 @@ def ranked(seen: WrongRun) -> list[Finalist]:
 
 def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
     """The first fault whose hypothesis explained another run and explains this one; "" for none."""
-    tester = Tester(seen)
-    for fault, hypothesis in known.items():
-        if tester.best(hypothesis).explained >= NAMED:
-            return fault
-    return ""
+    best = Tester(seen).best
+    return next((fault for fault, of in known.items() if best(of).explained >= NAMED), "")
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list[list[Finalist]]:

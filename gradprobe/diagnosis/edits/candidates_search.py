@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import count, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...model.allowance import Allowance
 from ...numerics.evidence import LayoutRun
@@ -34,8 +34,8 @@ _LONGEST_TRIAL = 60
 _OF_ONE, _AFTER_PART = 1 << 13, 8
 # The cost of what is tried at once.
 _NOW = -math.inf
+# (cost, candidate) in turn; None before those behind it are made.
 Source = Iterator[tuple[float, Candidate | None]]
-"""(cost, candidate) in turn; None before those behind it are made."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class FileFaults:
 @dataclass
 class SearchResult:
     passed: list[JudgedEdit] = field(default_factory=list)
+    # What makes some of it right, and what came with and without it.
     closest: tuple[Candidate, EditResult, EditResult] | None = None
-    """What makes some of it right, and what came with and without it."""
     tried: int = 0
     is_late: bool = False
     faults: dict[str, None] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class Search:
         self._laid = [run.layout for run in self._plain]
         self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
         self._asked = set[tuple[Path, Edits]]()
+        # Those in which the target is wrong, from the quickest on, with what comes there.
         self._cases: Iterator[tuple[Trial, EditResult]] = iter(())
-        """Those in which the target is wrong, from the quickest on, with what comes there."""
         self._quick: QuickTrials | None = None
 
     def run(self, faults: Sequence[FileFaults]) -> SearchResult:
@@ -164,25 +164,20 @@ class Search:
                 yield candidate
 
     def _try(self, candidates: Sequence[Candidate]) -> None:
-        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            for candidate in candidates:
-                run = partial(self._edited(candidate).run, self._trial)
-                forks.add((self._trial, candidate), run)
-            for (trial, candidate), result in self._answers(forks):
-                self._found.tried += 1
-                self._left -= _weight(trial)
-                if result is not None and self._trial is not trial:
-                    if result.matches:  # in what was too small meanwhile
-                        self._put(iter([(_NOW, candidate)]))
-                elif result is not None and (result.matches or self._is_closer(result)):
-                    self._confirm(candidate, result)
-                if self._is_over:
-                    break
+        for trial, candidate, result in self._ran([(self._trial, each) for each in candidates]):
+            self._found.tried += 1
+            self._left -= _weight(trial)
+            if result is not None and self._trial is not trial:
+                if result.matches:  # in what was too small meanwhile
+                    self._put(iter([(_NOW, candidate)]))
+            elif result is not None and (result.matches or self._is_closer(result)):
+                self._confirm(candidate, result)
+            if self._is_over:
+                break
 
     def _is_closer(self, result: EditResult) -> bool:
-        closest = self._found.closest
-        is_best = closest is None or result.is_better_than(closest[1])
-        return is_best and result.is_better_than(self._before)
+        others = [each[1] for each in (self._found.closest,) if each]
+        return all(map(result.is_better_than, [self._before, *others]))
 
     def _confirm(self, candidate: Candidate, result: EditResult) -> None:
         trial, failing = self._trial, self.wrong[0]
@@ -237,20 +232,22 @@ class Search:
         return [], doubts
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
-        edited, found = self._edited(candidate), list[EditResult | None]()
-        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            for trial in trials:
-                forks.add(trial, partial(edited.run, trial))
-            for _, result in self._answers(forks):
-                found.append(result)
-                if result is None or not result.matches:
-                    break
+        found = list[EditResult | None]()
+        for _, _, result in self._ran([(trial, candidate) for trial in trials]):
+            found.append(result)
+            if result is None or not result.matches:
+                break
         return found + [None] * (len(trials) - len(found))
 
-    def _answers(self, forks: Forks) -> Iterator[tuple[Any, EditResult | None]]:
-        for key, result in forks.answers(self._until):
-            self._found.faults |= {result.fault: None} if result and result.fault else {}
-            yield key, result
+    def _ran(
+        self, asked: Sequence[tuple[Trial, Candidate]]
+    ) -> Iterator[tuple[Trial, Candidate, EditResult | None]]:
+        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
+            for trial, candidate in asked:
+                forks.add((trial, candidate), partial(self._edited(candidate).run, trial))
+            for (trial, candidate), result in forks.answers(self._until):
+                self._found.faults |= {result.fault: None} if result and result.fault else {}
+                yield trial, candidate, result
 
     def _edited(self, candidate: Candidate) -> EditedTarget:
         file = candidate.file

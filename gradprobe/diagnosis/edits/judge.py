@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 
 from ...frontends.python.traces import reached_goals
@@ -33,16 +32,14 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class EditResult:
+    # How many elements of each result are; `errors`: the largest of each.
     wrong: Mapping[str, int] = field(default_factory=dict)
-    """How many elements of each result are; `errors`: the largest of each."""
-    harm: int = 0
-    """Findings about memory that count."""
+    harm: int = 0  # findings about memory that count
     failure: str = ""
     matches: bool = False
     errors: Mapping[str, float] = field(default_factory=dict)
     reached: frozenset[Goal] = frozenset()
-    of_dead_rows: tuple[float, ...] = ()
-    """What LSE is in rows of O that are 0, as those are that see no key."""
+    of_dead_rows: tuple[float, ...] = ()  # what LSE is in rows of O that are 0: these see no key
     fault: str = ""
 
     @property
@@ -67,8 +64,7 @@ class EditedTarget:
     experiment: Experiment
     candidate: Candidate
     copy: Path
-    modules: Sequence[str]
-    """Those that hold anything of the file, from `holding`."""
+    modules: Sequence[str]  # what `holding` says of the file
 
     def run(self, trial: Trial) -> EditResult:
         """What comes of a trial in this process, which takes the copy for the file from now on."""
@@ -102,19 +98,17 @@ def result_of(run: LayoutRun) -> EditResult:
     harm = sum(finding.severity == ERROR for finding in run.memory)
     if run.measured is None:
         return EditResult(harm=harm)
-    values, wrong, errors = run.measured.trace.values, dict[str, int](), dict[str, float]()
-    for name, finding in run.measured.comparison.findings.items():
-        wrong[name], errors[name] = finding.mismatched, finding.max_abs_err
-    o, lse, dead = values.get("O"), values.get("LSE"), set[float]()
+    values, findings = run.measured.trace.values, run.measured.comparison.findings
+    wrong = {name: finding.mismatched for name, finding in findings.items()}
+    errors = {name: finding.max_abs_err for name, finding in findings.items()}
+    o, lse, dead = values.get("O"), values.get("LSE"), list[float]()
     if o is not None and lse is not None and lse.shape == o.shape[:-1]:
-        dead = set(lse[(o == 0).all(-1)].nan_to_num(nan=1e9).tolist())
-    return EditResult(
-        wrong, harm, matches=run.matches, errors=errors, of_dead_rows=tuple(sorted(dead))
-    )
+        dead = lse[(o == 0).all(-1)].nan_to_num(nan=1e9).unique().tolist()
+    return EditResult(wrong, harm, matches=run.matches, errors=errors, of_dead_rows=(*dead,))
 
 
+# What comes of an edit in each trial, in order; None of those after one that does not match.
 Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
-"""What comes of an edit in each trial, in order; None of those after one that does not match."""
 
 
 @dataclass
@@ -146,12 +140,11 @@ class Judge:
     def __init__(
         self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]
     ) -> None:
-        """Args: spoilt, laid: the wrong results of the check, and its layouts."""
+        """`spoilt`, `laid`: the check's wrong results, and its layouts."""
         self._case, self._target, self._run = experiment.case, experiment.target, run
         self._spoilt, self._laid = {*spoilt}, laid
         self._before: dict[Trial, EditResult | None] = {}
-        self._never: set[Goal] = set()
-        """What no case came to with another edit: none is drawn for that again."""
+        self._never: set[Goal] = set()  # that no case came to: none is drawn for these again
 
     def judged(self, candidate: Candidate, titles: Sequence[str] = ()) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
@@ -228,7 +221,7 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     """The kernels that an edit changes, or whose launch; of other host code what it launches."""
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
     lines, shift = set[int](), 0
-    for edit in sorted(candidate.edits, key=attrgetter("start")):
+    for edit in sorted(candidate.edits):
         first = candidate.text.count("\n", 0, edit.start + shift) + 1
         lines.update(range(first, first + edit.text.count("\n") + 1))
         shift += len(edit.text) - (edit.end - edit.start)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import cycle
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -50,13 +50,13 @@ class QuickTrials:
         files: list[KernelFile],
         faults: dict[str, None],
     ) -> None:
-        """Args: faults: takes what goes wrong in gradprobe itself."""
+        """`faults` takes what goes wrong in gradprobe itself."""
         self._files, self._faults = files, faults
         self._forks = list[tuple[Connection, ParallelWork[None]]]()
         for _ in range(_AT_ONCE):
             pipe, there = Pipe()
-            serve = partial(_serve, there, target, trial, files)
-            self._forks.append((pipe, ParallelWork(serve)))
+            fork = ParallelWork(partial(_serve, there, target, trial, files))
+            self._forks.append((pipe, fork))
             there.close()
         self._turns = cycle(self._forks)
 
@@ -103,8 +103,7 @@ def _serve(
         pipe.send(fault_words(error))
 
 
-@dataclass(frozen=True)
-class _StoredResult:
+class _StoredResult(NamedTuple):
     name: str
     tensor: Tensor
     expected: Tensor
@@ -136,8 +135,7 @@ class _Witness:
     launch: RecordedLaunch
     programs: list[tuple[int, ...]]
     results: list[_StoredResult] = field(default_factory=list)
-    is_filled: bool = False
-    """Whether what is due stands there before, where the programs store nothing."""
+    is_filled: bool = False  # whether what is due stands there before it runs
     before: EditResult = field(default_factory=EditResult)
     work: int = 1 << 30
 
@@ -147,8 +145,9 @@ class _RecordedCase:
         self, replay: Replay, launches: list[RecordedLaunch], measured: MeasuredRun, base: Codes
     ) -> None:
         self._replay, self._base, self._launches = replay, base, launches
-        self._witnesses = dict[int, _Witness]()
-        """By number, what tells of the launches that leave a result wrong."""
+        self._witnesses = dict[
+            int, _Witness
+        ]()  # of launches that leave a result wrong, by number
         for at, launch in enumerate(launches):
             results, whole = [*_results_in(launch, measured)], _Witness(launch, launch.programs)
             if self._rerun(whole, base) is not None and launch.is_as_after:

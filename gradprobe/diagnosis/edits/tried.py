@@ -4,6 +4,7 @@ import re
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -43,7 +44,7 @@ _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:
-    """The reasons with the edits that were tried; one more where an edit is of no named cause."""
+    """The reasons with the tried edit; one more where it is of no named cause."""
     is_compiled = experiment.case.device != "cpu" or not interpreting()
     if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
@@ -122,12 +123,9 @@ def faults_of(
     """The lines that are named, the best diagnosis first; kernels that are named like it."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
-        places = dict[str, list[CauseLine]]()
-        for where in diagnosis.where:
-            places.setdefault(where.file, []).append(where)
-        for name in places:
+        for name in dict.fromkeys(where.file for where in diagnosis.where):
             if (file := read(name)) is not None:
-                found.append(_of_diagnosis(diagnosis, file, places[name], len(found) * _NEXT))
+                found.append(_of_diagnosis(diagnosis, file, len(found) * _NEXT))
     unnamed = _UNNAMED if found else 0.0
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
     named = [each for each in kernels if any(map(partial(is_named_after, each.name), wrong))]
@@ -138,11 +136,10 @@ def faults_of(
     return found
 
 
-def _of_diagnosis(
-    diagnosis: Diagnosis, file: KernelFile, places: Sequence[CauseLine], late: float
-) -> FileFaults:
+def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, late: float) -> FileFaults:
     of, kind = diagnosis.fault.partition("/")[2], diagnosis.kind
     is_turned = _is_turned(diagnosis)
+    places = [where for where in diagnosis.where if where.file == file.file]
     has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
     faults = tuple(
         Fault(where.line, kind in _OF_GRIDS, of, is_turned, has_range and where.note != LOOP)
@@ -180,10 +177,8 @@ def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _editable(name: str) -> KernelFile | None:
-    if not (name.endswith(".py") and is_users(name)):
-        return None
-    try:
-        file = KernelFile(name, Path(name).read_bytes().decode("utf-8-sig"))
-        return file if file.kernels else None
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
-        return None
+    with suppress(OSError, SyntaxError, ValueError):  # it is gone, or no Python
+        if name.endswith(".py") and is_users(name):
+            file = KernelFile(name, Path(name).read_bytes().decode("utf-8-sig"))
+            return file if file.kernels else None
+    return None
