@@ -56,7 +56,7 @@ _BEGUN = {"check", "diff", "fix", "strides"}
 
 
 def _begun_early(words: list[str]) -> Any:
-    """Where another core is free, the child of a check imports torch while this process parses its words."""
+    """Where another core is free, the child imports torch while this process parses its words."""
     if not _BEGUN & set(words[:1]) or {"--help", "-h", "--no-isolate"} & set(words):
         return contextlib.nullcontext()
     from ..processes.process import begun_early

@@ -14,10 +14,7 @@ from .own_process import apart
 from .report_forms import show_document
 
 _BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
-_AGAINST = (
-    "Another target, a saved REPORT.json, or interpreted or compiled for the same one: judge it too, and say where "
-    "they differ"
-)
+_AGAINST = "Another target, a saved REPORT.json, interpreted or compiled: judge it too, and say where both differ"
 _BASELINE = "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its noise"
 _CONTRACT = "Read the kernel's arithmetic: in what it adds up, and how it multiplies"
 
@@ -62,9 +59,8 @@ def check(
     if not is_asked and (configured := settings.configured()):
         if against is not None:
             raise UsageFailure("--against takes one plain check", "name a TARGET")
-        return _check_several(
-            call, Plan(configured), call.setting(settings, several=True, beyond=True)
-        )
+        how = call.setting(settings, several=True, beyond=True)
+        return _check_several(call, Plan(configured), how)
     whole = settings.over(request)
     planned = PlannedCheck("", whole, fresh=call.fresh, chosen=call.chosen)
     how = call.setting(settings, beyond=True)

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..commands.suite.check_table import CheckTable, closing, simplest
 from ..commands.suite.checking import Setting, check_each
@@ -30,18 +29,11 @@ from ..render.terminal import (
 )
 from .report_forms import Forms
 
-SHOW = "gradprobe show"
-"""What shows the last check of this folder."""
-
-if TYPE_CHECKING:
-    pass
+SHOW = "gradprobe show"  # what shows the last check of this folder
 
 
 def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
-    """Makes a check, shows it, and writes every form that was asked for; its exit code.
-
-    What kept it from being made, or ended it, is said on stderr; what was measured before stands on stdout.
-    """
+    """Makes a check, shows it, and writes every form that was asked for; its exit code."""
     made: list[CheckOutcome] = []
     try:
         with Progress(patience=0.0) as tick:
@@ -49,8 +41,7 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
             # What came before Ctrl-C stays.
             made.extend(check_each([planned], setting, echo=sys.stderr.write, tick=stages))
     except KeyboardInterrupt:
-        # What was measured is shown; the files hold it too, marked as incomplete.
-        for checked in made:
+        for checked in made:  # the files hold it too, marked as incomplete
             say(checked.report, setting.tracebacks)
             forms.show(checked.report)
             forms.write_so_far(Reports(reports=(checked.report,)))
@@ -60,9 +51,8 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     (checked,) = made
     is_meant = checked.verdict != FAILED and planned.close_up is None
     is_kept = is_meant and last.save(checked.request, checked.report)
-    return tell_report(
-        checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else ""
-    )
+    rest = SHOW if is_kept else ""
+    return tell_report(checked.report, checked.code, forms, setting.tracebacks, rest)
 
 
 def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
@@ -80,7 +70,6 @@ def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setti
 def tell_report(
     report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = ""
 ) -> int:
-    """Shows a check that was made, and writes its forms; the exit code. `rest` is another command that shows all."""
     said = say(report, tracebacks)
     forms.show(report, rest)
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
@@ -89,7 +78,7 @@ def tell_report(
 def tell_interrupted(
     tick: Progress, done: int, of: int, things: str, shown: Callable[[], object] | None
 ) -> None:
-    """Says on Ctrl-C how much of a command was done, and shows that; `shown` is None where stdout is a document's."""
+    """On Ctrl-C says and shows what was done; `shown` is None where stdout is a document's."""
     if done and shown:
         head = f"INTERRUPTED  {done} of {of} {things} were tried; of these:\n"
         tick.over(lambda: write_stdout(head))
@@ -98,7 +87,6 @@ def tell_interrupted(
 
 
 def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
-    """What tells how many of the layouts are done; of a single one, how far its comparison is."""
     begun, total = dict[str, None](), len(planned.layouts)
 
     def take(stage: str, fraction: float, layout: str) -> None:
@@ -113,7 +101,6 @@ def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, st
 
 
 def say(report: Report, tracebacks: bool) -> str:
-    """Says on stderr what ended a check before its end; the words, "" where nothing did."""
     error = report.error
     if error is None:
         return ""
@@ -128,8 +115,7 @@ _BETWEEN = 1.0  # seconds between two versions of the files
 def check_several(runner: Runner, forms: Forms) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
-    Every file that was asked for is written before the first check, which is not made where it cannot be, and again
-    while they are made.
+    Every file is written before the first check, which is not made where it cannot be, and again meanwhile.
     """
     start, written, stopped = time.perf_counter(), 0.0, None
     if runner.plan.checks and (code := forms.write_so_far(runner.so_far)):

@@ -28,8 +28,7 @@ from ..targets.builtin import FILES as SOURCES
 from . import option_rows as rows
 from .report_forms import Forms, write_failure
 
-LINE = "gradprobe.line"
-"""Where the parser keeps the command line, as it was typed."""
+LINE = "gradprobe.line"  # where the parser keeps the command line, as it was typed
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Call:
     """A target and its case, how it is run, and what is written of it."""
 
     line: str
-    target: str | None
-    """As it was named; None where it was not."""
+    target: str | None  # as it was named; None where it was not
     request: CheckRequest
     forms: Forms
     tracebacks: bool = False
@@ -58,7 +56,6 @@ class Call:
         return replace(self, request=request)
 
     def as_last(self) -> tuple[Call, bool]:
-        """What to run, and whether it is the last check of this folder, under the options given now. UsageFailure."""
         asked = self.request
         try:
             before = history.load()
@@ -74,7 +71,7 @@ class Call:
         return self.of(CheckRequest(before.target, family, reference, options)), True
 
     def settings(self) -> Settings:
-        """Those of this folder, of which it is said that they are in force. UsageFailure, also of a misspelt table."""
+        """Those of this folder, which is told. UsageFailure, also of a misspelt table."""
         settings = settings_of(Path.cwd())
         if settings.place:
             note(f"[tool.gradprobe] of {settings.place} is in force")
@@ -106,7 +103,7 @@ class Call:
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
-    """Raises UsageFailure where an option has another form, or no target or reference can be meant. Without torch."""
+    """Raises UsageFailure of an option of another form, and where no target can be meant. Without torch."""
     parse(request.options)
     refuse_unknown_family(request.family)
     if request.target in BUILTINS and not request.reference:
@@ -119,7 +116,7 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
 
 
 def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
-    """As many as were asked for, else one a core, or one alone where they would share a GPU. Raises UsageFailure."""
+    """As asked for, else one a core, or one where they would share a GPU. Raises UsageFailure."""
     if given is not None and given < 1:
         raise UsageFailure(f"--workers must be at least 1, got {given}")
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
@@ -132,8 +129,7 @@ class Command:
     What the function raises becomes a message on stderr, an error report in each form asked for, and the exit code.
     """
 
-    names: str = ""
-    """The rows of `option_rows.SHARED` that it takes, and "target"."""
+    names: str = ""  # the rows of `option_rows.SHARED` that it takes, and "target"
     target: rows.Row = rows.TARGET
     takes_file: bool = False
     has_case: bool = True
@@ -157,9 +153,8 @@ class Command:
                     code = body(call, **given)
             except Exception as error:
                 failure = as_failure(error)
-                write_stderr(
-                    "".join(traceback.format_exception(error)) if call.tracebacks else ""
-                )
+                trace = traceback.format_exception(error) if call.tracebacks else ()
+                write_stderr("".join(trace))
                 print_failure(failure)
                 name = call.request.target if "target" in self.names else ""
                 code = write_failure(call.forms, failure, call.line, name)
@@ -172,10 +167,8 @@ class Command:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("ctx", kind, annotation=typer.Context)]
         parameters += [parameter.replace(kind=kind) for parameter in own.values()]
-        for name, (default, annotation) in taken.items():
-            parameters.append(
-                inspect.Parameter(name, kind, default=default, annotation=annotation)
-            )
+        for name, (default, words) in taken.items():
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=words))
         run.__name__, run.__doc__ = body.__name__, body.__doc__
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         vars(run)["__signature__"] = inspect.Signature(parameters)

@@ -94,7 +94,6 @@ def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
 
 
 def _is_written(edit: TriedEdit, named: Path, *, yes: bool) -> bool:
-    """Whether the edit was written into its file, to which the user is to agree; `named` is the target's file."""
     file = Path(edit.file)
     for link in filter(Path.is_symlink, (named, file)):
         words = f"--apply: {link} is a symbolic link to {link.readlink()}, and no link is followed to write"
@@ -106,10 +105,8 @@ def _is_written(edit: TriedEdit, named: Path, *, yes: bool) -> bool:
     try:
         replace_file(str(file), patched(file.read_bytes().decode(), edit.diff))
     except (OSError, ValueError) as error:
-        words = (
-            f"--apply: {file} cannot be written, or is not what the edit was tried in: {error}"
-        )
-        raise UsageFailure(words, "run it again") from error
+        words = f"{file} cannot be written, or is not what the edit was tried in: {error}"
+        raise UsageFailure(f"--apply: {words}", "run it again") from error
     note(f"wrote {file}; checking again")
     return True
 
@@ -145,7 +142,6 @@ def shrink(
 
 
 def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | None) -> int:
-    """Searches, writes the test and shows what came of it; the exit code."""
     from ..commands.shrink.shrinking import document_of, pytest_source, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
 
@@ -195,11 +191,8 @@ def diff(
     planned = PlannedCheck("", call.request, close_up=(row.name, place), chosen=chosen)
     kept = last.kept_report(call.request) if repeated else None
     for view in kept.close_ups if kept else ():
-        if (
-            kept
-            and view.intermediate == row.name
-            and place in (None, (view.batch or 0, view.head))
-        ):
+        is_here = place in (None, (view.batch or 0, view.head))
+        if kept and view.intermediate == row.name and is_here:
             note("from the report of the last check, nothing was run")
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
             return tell_report(report, code_of_report(report), call.forms, call.tracebacks)
@@ -252,7 +245,6 @@ _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, 
 
 
 def _show_changes(before: Reports, after: Reports, forms: Forms) -> int:
-    """Says what changed from one report to another; 1 where something is worse. Raises UsageFailure."""
     from ..render import comparison
 
     for flag in forms.files.keys() - {"--json"}:

@@ -32,8 +32,7 @@ def _print_all(ctx: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-Row = tuple[Any, Any]
-"""The default of an option, and its type with its words."""
+Row = tuple[Any, Any]  # the default of an option, and its type with its words
 
 
 def _row(kind: Any, default: Any, flags: str, *words: str | None, **more: Any) -> Row:
@@ -96,10 +95,9 @@ def case_rows(*, several: bool) -> dict[str, Row]:
 def form_rows(flags: Sequence[str]) -> dict[str, Row]:
     rows = {}
     for flag in flags:
-        if not FORMS[flag].unfinished:
-            rows[flag[2:]] = _row(bool, False, flag, FORMS[flag].help)
-        else:
-            rows[flag[2:]] = _row(str | None, None, flag, FORMS[flag].help, "FILE")
+        has_file = (str | None, None, flag, FORMS[flag].help, "FILE")
+        own = has_file if FORMS[flag].unfinished else (bool, False, flag, FORMS[flag].help)
+        rows[flag[2:]] = _row(*own)
     return rows
 
 

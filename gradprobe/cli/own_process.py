@@ -27,8 +27,10 @@ T = TypeVar("T")
 
 
 def apart(call: Call, body: Callable[..., T], *arguments: Any) -> T:
-    """What the body of a command, a function of a module, returns in a process of its own unless --no-isolate is given.
-    Raises the Failure that it raised there, or of how the target ended it."""
+    """What a function of a module returns, in a process of its own unless --no-isolate is given.
+
+    Raises the Failure that it raised there, or of how the target ended it.
+    """
     if not call.isolate:
         return body(*arguments)
     factory, items = f"{__name__}:ProcessBody", [(body, arguments)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import structs
 
@@ -28,9 +28,6 @@ from .checks import check_several, say, tell_interrupted
 from .command import Call, Command, count_of_workers
 from .option_rows import option
 from .report_forms import show_document
-
-if TYPE_CHECKING:
-    from ..commands.mutants import Campaign
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -80,15 +77,12 @@ def strides(
 def _surveyed(
     asked: CheckRequest, call: Call, how: Setting, before: Reports, *, fast: bool
 ) -> Report:
-    """A target tried in every layout, what is known so far in every file after each."""
     from ..commands.survey import survey
 
     options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
-    small = {
-        name: size
-        for name, size in SMALL.items()
-        if name != "seqlen" or not _LENGTHS & options.keys()
-    }
+    small: dict[str, Any] = {**SMALL}
+    if _LENGTHS & options.keys():
+        del small["seqlen"]
     request = replace(asked, options=small | options)
     words = {"fast": fast or None, "timeout": call.timeout}
     repro_command = replace(asked, options=options).command("strides", **words)
@@ -199,43 +193,38 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    from ..commands.mutants import Campaign, Gate, file_of, mutants_of, read_file, sampled
+    from ..commands import mutants
 
     request = call.request
     if check is None and request.target.endswith(".py"):
         words = f"target {request.target!r} names no function for gradprobe to check"
         raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
-    for name in sorted(request.options.keys() - {"seed", "device"}) if check is not None else ():
+    others = sorted(request.options.keys() - {"seed", "device"})
+    for name in others if check is not None else ():
         words = f"{flag_of(name)}: a case of gradprobe check, and --check names another gate"
         raise UsageFailure(words, f"drop {flag_of(name)}")
-    gate = Gate.of(request.command() if check is None else check)
+    gate = mutants.Gate.of(request.command() if check is None else check)
     at_a_time = count_of_workers(workers, unless_gpu=True)
     limit = None if timeout is None else seconds(timeout)
-    source = read_file(*file_of(request, file))
-    mutants = mutants_of(source)
-    if not mutants:
+    source = mutants.read_file(*mutants.file_of(request, file))
+    all_faults = mutants.mutants_of(source)
+    if not all_faults:
         raise UsageFailure(f"no fault can be planted in {source.path}")
-    chosen = tuple(sampled(mutants, sample, int(request.options.get("seed", 0))))
-    how = (gate, source, len(mutants), chosen, at_a_time, limit)
-    return _run(Campaign(request.target, *how), call)
-
-
-def _run(campaign: Campaign, call: Call) -> int:
-    """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
-    from ..commands.mutants import campaign_as_json, render_campaign
-
-    done, total, json_file = 0, len(campaign.chosen), call.forms.json
+    chosen = tuple(mutants.sampled(all_faults, sample, int(request.options.get("seed", 0))))
+    how = (gate, source, len(all_faults), chosen, at_a_time, limit)
+    campaign = mutants.Campaign(request.target, *how)
+    done, total, json_file = 0, len(chosen), call.forms.json
     with Progress() as tick:
         tick("the gate on the file as it is", None)
         try:
             for done in campaign.run():
                 tick(f"fault {done} of {total}", done / total)
                 if json_file is not None and keeps_changing(json_file):
-                    dump(json_file, unfinished(campaign_as_json(campaign, call.line)))
+                    dump(json_file, unfinished(mutants.campaign_as_json(campaign, call.line)))
         except KeyboardInterrupt:
-            found = partial(show, list(render_campaign(campaign, width())))
+            found = partial(show, list(mutants.render_campaign(campaign, width())))
             tell_interrupted(tick, done, total, "faults", None if json_file == "-" else found)
             raise
-    lines = list(render_campaign(campaign, width()))
-    show_document(json_file, campaign_as_json(campaign, call.line), lines)
+    lines = list(mutants.render_campaign(campaign, width()))
+    show_document(json_file, mutants.campaign_as_json(campaign, call.line), lines)
     return campaign.exit_code

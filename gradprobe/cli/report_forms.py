@@ -31,8 +31,7 @@ def show_document(json_file: str | None, document: dict[str, Any], lines: list[T
 class Forms:
     files: Mapping[str, str] = field(default_factory=dict)
     """The name of a file, or - for stdout, by the option of its form."""
-    details: bool = False
-    """Whether stdout shows all of a report."""
+    details: bool = False  # whether stdout shows all of a report
 
     @property
     def json(self) -> str | None:
@@ -95,7 +94,6 @@ def _place(file: str) -> str:
 
 
 def _write_form(flag: str, file: str, text: str) -> UsageFailure | None:
-    """Why the text could not be written, where it could not."""
     try:
         if file == "-":
             write_stdout(inert(text, FORMS[flag].escape))
@@ -109,7 +107,6 @@ def _write_form(flag: str, file: str, text: str) -> UsageFailure | None:
 
 
 def _summarize(several: Reports) -> UsageFailure | None:
-    """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
     from ..render.github import MOST_BYTES, markdown
 
     file = Path(os.environ.get("GITHUB_STEP_SUMMARY") or os.devnull)
@@ -117,8 +114,7 @@ def _summarize(several: Reports) -> UsageFailure | None:
         with open_in_place(file, "ab") as stream:
             stream.write(markdown(several, 0, MOST_BYTES - stream.tell()).encode())
     except OSError as error:
-        words = f"--github: the summary {file} cannot be written, {error.strerror}"
-        return UsageFailure(words)
+        return UsageFailure(f"--github: the summary {file} cannot be written, {error.strerror}")
     return None
 
 

@@ -20,7 +20,7 @@ from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.writing import safe
 from ..render.files import FILES, FORMS, files_in
 from .command import LINE
-from .option_rows import ShortHelp
+from .option_rows import ShortHelp, option
 from .report_forms import Forms, write_failure
 
 COMMANDS = (
@@ -48,9 +48,7 @@ def imported(name: str) -> Any:
 
 
 def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Versions and device, in one line")
-    ] = False,
+    version: Annotated[bool, option("--version", "Versions and device, in one line")] = False,
 ) -> None:
     if version:
         from ..targets.builtin import has_driver
@@ -73,9 +71,6 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return imported(cmd_name) if cmd_name in COMMANDS else None

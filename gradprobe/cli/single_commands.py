@@ -167,10 +167,8 @@ def init(
     if is_listed:
         what, taken = "--list", "json"
         if path is not None:
-            words = f"init --list lists what is built in, and not {path}"
-            raise UsageFailure(
-                words, f"gradprobe check {path} checks its function, or names each"
-            )
+            way_out = f"gradprobe check {path} checks its function, or names each"
+            raise UsageFailure(f"init --list lists what is built in, and not {path}", way_out)
     elif ci is not None:
         what, taken = "--ci", "ci target force"
     for name, word in given.items():

@@ -34,8 +34,7 @@ _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that no file may change before it is taken to be saved; for which one that an editor is about to put in its
 # place may be missing; and between two looks.
 _STILL, _MISSING, _LOOK = 0.03, 1.0, 0.05
-Stamps = dict[str, int]
-"""When each file was written; 0 of one that is missing."""
+Stamps = dict[str, int]  # when each file was written; 0 of one that is missing
 
 
 @Command("target family reference timeout fix_budget")
@@ -55,13 +54,10 @@ def watch(call: Call) -> int:
 
 
 class _Watch:
-    """One check after another, until Ctrl-C."""
-
     def __init__(self, planned: PlannedCheck, setting: Setting, forms: Forms) -> None:
         self._planned, self._setting, self._forms = planned, setting, forms
         self._imported = set[str]()
-        self._before: Report | None = None
-        """The last that compared something."""
+        self._before: Report | None = None  # the last that compared something
 
     def go_on(self) -> None:
         note(f"{self._planned.case_line}; Ctrl-C ends it")
@@ -146,15 +142,11 @@ def saved_at(path: str) -> int:
 def beside(planned: PlannedCheck) -> set[str]:
     """The sources in the folders of the target and the reference, as far as their words say."""
     words = (planned.request.target, planned.request.reference or "")
-    folders = {
-        os.path.dirname(os.path.abspath(place)) for word in words if (place := _file(word))
-    }
+    places = [place for place in map(_file, words) if place]
     found = set[str]()
-    for folder in folders or {os.getcwd()}:
+    for folder in {Path(place).absolute().parent for place in places} or {Path.cwd()}:
         with contextlib.suppress(OSError):
-            found |= {
-                each.path for each in os.scandir(folder) if Path(each.name).suffix in _SOURCES
-            }
+            found |= {str(each) for each in folder.iterdir() if each.suffix in _SOURCES}
     return found
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def draw(case: Case) -> dict[str, Tensor]:
-    """The values of a case: contiguous tensors by name, the same for a seed on every machine.
+    """Contiguous tensors by name, the same for a seed on every machine.
 
     Returns:
         q, k, v and do in the case's dtype. Where the case has them: bias, [H, W] float32 in lazy, in softmax four axes
@@ -51,7 +51,6 @@ def draw(case: Case) -> dict[str, Tensor]:
 
 
 def numbers_of(case: Case) -> dict[str, Tensor]:
-    """What a case holds as numbers: tau [H] float32; seqlens [B], cu_seqlens_q and cu_seqlens_k int32."""
     import torch
 
     found: dict[str, Tensor] = {}
@@ -69,11 +68,11 @@ _WIDER = {"large": 4, "wide": 20}
 
 
 def _shape(case: Case, name: str) -> list[int]:
-    return [case.size(axis) for axis in case.input_axes(name)]
+    return [*map(case.size, case.input_axes(name))]
 
 
 def _mask(case: Case, generator: torch.Generator) -> Tensor:
-    """True where a key may be seen; "random" leaves every row that on its diagonal, "dead-rows" none to a seventh."""
+    """True where a key may be seen: each row sees that on its diagonal, in "dead-rows" a seventh none."""
     import torch
 
     i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)
@@ -87,7 +86,7 @@ def _mask(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    """The pattern laid over standard normal values; each is known to expose a class of faults that the others hide."""
+    """Each pattern is known to expose a class of faults that the others hide."""
     q, k = values["q"], values["k"]
     if case.pattern == "small":
         # Scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink.
@@ -111,7 +110,7 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
 
 
 def _of_rank_2(tensor: Tensor) -> Tensor:
-    """The first two columns times the first two rows; by a product of matrices it would round as its device does."""
+    """Two columns times two rows; by a product of matrices it would round as its device does."""
     first, second = (tensor[..., at, None] * tensor[..., at, None, :] for at in (0, 1))
     return first + second
 
@@ -123,23 +122,25 @@ _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 def outputs_of(
     case: Case, names: Collection[str], values: Mapping[str, Tensor], fill: float = float("nan")
 ) -> dict[str, Tensor]:
-    """The outputs of a run before it, of those `names` that exist in the case, with the dtypes of the inputs `values`.
+    """The outputs before a run, of those `names` that exist in the case: of the inputs' dtypes, dtau and dsink float32.
 
-    They hold `fill`, so that an element that is never written shows; dtau and dsink are float32.
+    They hold `fill`, so that an element that is never written shows.
     """
     import torch
 
     found = {}
-    for name in (name for name in OUTPUTS if name in names and case.exists(name)):
-        shape = [case.size(axis) for axis in case.input_axes(name)]
-        dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
-        found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
+    for name in OUTPUTS:
+        if name in names and case.exists(name):
+            dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
+            shape, device = _shape(case, name), values["q"].device
+            found[name] = torch.full(shape, fill, dtype=dtype, device=device)
     return found
 
 
 def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All but whole numbers and booleans."""
-    return {
-        name: value.double() if value.is_floating_point() else value
-        for name, value in values.items()
-    }
+    found = dict(values)
+    for name, value in values.items():
+        if value.is_floating_point():
+            found[name] = value.double()
+    return found

@@ -63,22 +63,26 @@ class _UnfitRow(Exception):
 
 def _refuse(case: Case) -> None:
     size, taus = abs(case.scale), case.tau or ()
-    is_odd = size < _LEAST_SCALE or math.frexp(size)[0] != 0.5
+    is_power = size >= _LEAST_SCALE and math.frexp(size)[0] == 0.5
     way_out = "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
-    words = f"{_NO} the scale must be a power of two, 1/64 or more, got {case.scale:g}"
-    refuse_if(is_odd, words, way_out)
-    words = f"{_NO} --head-dim must be 4 or more, got {case.head_dim}"
-    refuse_if(case.head_dim < 4, words, "pass 16")
     # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
     is_near = all(0 < abs(tau) <= DYADIC_TAU for tau in taus)
-    words = f"{_NO} tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
-    refuse_if(not is_near, words, "drop --tau")
+    keeps_power = math.frexp(1 - case.dropout)[0] == 0.5
+    rules: list[tuple[bool, str, str]] = [
+        (
+            is_power,
+            f"the scale must be a power of two, 1/64 or more, got {case.scale:g}",
+            way_out,
+        ),
+        (case.head_dim >= 4, f"--head-dim must be 4 or more, got {case.head_dim}", "pass 16"),
+        (is_near, f"tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}", "drop --tau"),
+        (keeps_power, f"1 - dropout must be a power of two, got {case.dropout}", "pass 0.5"),
+    ]
     for name in ("softcap", "alibi", "sinks"):
-        words = f"{_NO} with --{name}, P is no power of two"
-        refuse_if(bool(getattr(case, name)), words, f"leave out --{name}")
-    is_odd = case.dropout > 0 and math.frexp(1 - case.dropout)[0] != 0.5
-    words = f"{_NO} 1 - dropout must be a power of two, got {case.dropout}"
-    refuse_if(is_odd, words, "pass 0.5")
+        words = f"with --{name}, P is no power of two"
+        rules.append((not getattr(case, name), words, f"leave out --{name}"))
+    for is_right, rule, way_out in rules:
+        refuse_if(not is_right, f"{_NO} {rule}", way_out)
 
 
 def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
@@ -112,7 +116,7 @@ def _scores(case: Case, is_open: Tensor, generator: torch.Generator) -> tuple[Te
 
 
 def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """[N] bool each: keys of which no row sees more than 1, 2, 4 or 8. Nearly every row sees one of the first."""
+    """[N] bool each: keys of which no row sees more than 1, 2, 4 or 8."""
     rows = is_open.flatten(0, 2).unique(dim=0).mT.contiguous().numpy()
     n_key = len(rows)
     for number in range(count):
@@ -132,7 +136,7 @@ def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterato
 
 
 def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Tensor:
-    """[M] the class of each row, rather of several keys than of one; -1 for the mean of all it sees, or nothing."""
+    """[M] the class of each row, rather of several keys; -1 for the mean of all it sees, or nothing."""
     seen = is_open.float() @ torch.cat([classes, torch.ones_like(classes[:1])]).float().mT
     fits = torch.isin(seen, torch.tensor(SHARES, dtype=seen.dtype))
     weight = fits * torch.where(seen > 1, 4.0, 1.0)
@@ -153,7 +157,6 @@ def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Ten
 
 
 def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """v and do: a few dims that both have, every second other one for itself."""
     v, do = _zeros(case, "v"), _zeros(case, "do")
     order = torch.randperm(case.head_dim_v, generator=generator)
     both, others = order[:_MOST_SHARED], order[_MOST_SHARED:]
@@ -168,7 +171,7 @@ def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _zeros(case: Case, name: str) -> Tensor:
-    return torch.zeros([case.size(axis) for axis in case.input_axes(name)])
+    return torch.zeros([*map(case.size, case.input_axes(name))])
 
 
 def _integers(shape: torch.Size, largest: int, generator: torch.Generator) -> Tensor:

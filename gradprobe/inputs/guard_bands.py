@@ -136,7 +136,6 @@ class Guards:
         self._storages, self._fill = list(storages.values()), fill
 
     def breaches(self) -> list[Breach]:
-        """What was written before, between and after the tensors, each with the nearest tensor."""
         return [breach for views in self._storages for breach in _breaches(views, self._fill)]
 
 
@@ -149,20 +148,17 @@ def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
     leading = min(spans, key=lambda name: spans[name][0])
     trailing = max(spans, key=lambda name: spans[name][1])
     first, last = spans[leading][0], spans[trailing][1]
-    ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
-    if len(ahead):
-        near = first - int(ahead.max())
-        yield Breach(leading, "before its first element", near, len(ahead))
-    if len(between):
-        near, where = int(between.min()) - first, "from its first element, between its own"
-        yield Breach(" and ".join(views), where, near, len(between))
-    if len(behind):
-        near = int(behind.min()) - last
-        yield Breach(trailing, "after its last element", near, len(behind))
+    between, where = (at >= first) & (at <= last), "from its first element, between its own"
+    for tensor, place, distances in (
+        (leading, "before its first element", first - at[at < first]),
+        (" and ".join(views), where, at[between] - first),
+        (trailing, "after its last element", at[at > last] - last),
+    ):
+        if len(distances):
+            yield Breach(tensor, place, int(distances.min()), len(distances))
 
 
 def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
-    """The elements of a storage that hold no guard values and belong to no tensor, ascending."""
     import torch
 
     view, *others = views.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -53,27 +54,26 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
     from ..model.documents import document_of
 
     kept = {"report": document_of(report)} if report is not None else {}
-    try:
+    with contextlib.suppress(OSError):
         make_folder()
         replace_file(FILE, json.dumps(asdict(request) | kept, indent=2))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def load() -> CheckRequest | None:
-    """The last check; None where none was made here. Raises UsageFailure: what is kept of it is damaged."""
+    """The last check; None where none was made here. Raises UsageFailure: it is damaged."""
     return _last()[0]
 
 
 def kept_report(request: CheckRequest) -> Report | None:
-    """The last report, where it is of this very check and nothing that made it has changed. Raises UsageFailure."""
+    """The last report, of this very check and unchanged files alone. Raises UsageFailure."""
     last, report = _last()
     return report if last == request and report and not changed_since(report) else None
 
 
 def last_report() -> Report | None:
-    """The report of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
+    """That of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
     return _last()[1]
 
 
@@ -92,13 +92,14 @@ def _last() -> tuple[CheckRequest | None, Report | None]:
     except OSError as error:
         raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
     except (TypeError, UsageFailure) as error:
-        why = "it names no check of this version" if isinstance(error, TypeError) else str(error)
-        words = f"{FILE} is damaged: {why}"
-        raise UsageFailure(words, "gradprobe check writes it anew") from error
+        why = "it names no check of this version" if isinstance(error, TypeError) else error
+        raise UsageFailure(
+            f"{FILE} is damaged: {why}", "gradprobe check writes it anew"
+        ) from error
 
 
 def changed_since(report: Report) -> list[str]:
-    """The files and versions that made a report and are others now; where there are none, it would be the same."""
+    """The files and versions that made a report and are others now."""
     if not report.sources:
         return ["what the check was made of"]
     files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
@@ -108,7 +109,7 @@ def changed_since(report: Report) -> list[str]:
 
 
 def digest_of(file: str) -> str:
-    """The hash of a file's bytes; of a large one, its size and when it was written; "" where it is missing."""
+    """Of the bytes; of a large file, its size and when it was written; "" where it is missing."""
     try:
         status = os.stat(file)
         if status.st_size > _HASHED:

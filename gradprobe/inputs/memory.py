@@ -92,10 +92,8 @@ class Elements:
             return f"{plural(-offset, 'element')} before its start"
         if offset >= self.span:
             return f"{plural(offset - self.span + 1, 'element')} after its end"
-        members = self._members
-        if members is None:
-            last = offset
-        else:
+        members, last = self._members, offset
+        if members is not None:
             last = int(members[np.searchsorted(members, offset, side="right") - 1])
         away = plural(offset - last, "element")
         return f"{away} past {bracketed(self.index(last))}, in a gap of it"
@@ -119,21 +117,18 @@ ROOM_FOR_ALL = 1 << 26
 
 
 class Marks:
-    """Marks of a storage of any size. An access is given by its offset in the storage and its width, both in bytes."""
+    """Of a storage of any size. An access is given by its offset there and its width, in bytes."""
 
     def __init__(self, nbytes: int, unit: int, dtype: str = "int32") -> None:
-        """All 0. `unit`: in bytes; a smaller access stands for its whole unit. It is 1 where there are many."""
+        """All 0. `unit`: in bytes, for all of which a smaller access stands; 1 where there are many."""
         is_large = nbytes > ROOM_FOR_ALL * unit
         self._nbytes, self.unit = nbytes, 1 if is_large else unit
         count = -(-nbytes // self.unit)
-        self.whole: Array
-        """[units] the marks."""
+        self.whole: Array = np.zeros(0 if is_large else count, dtype)  # [units] the marks
         if is_large:
             import torch
 
             self.whole = mapped(count, getattr(torch, dtype)).numpy()
-        else:
-            self.whole = np.zeros(count, dtype)
 
     def refined(self, unit: int) -> Marks:
         finer, parts = Marks(self._nbytes, unit), self.unit // unit
@@ -155,7 +150,7 @@ class Marks:
 
 
 class UnwrittenElements:
-    """The elements that have no value, as torch.empty gives them. Their storages stay alive: addresses stay theirs."""
+    """Those that have no value, as torch.empty gives them. Their storages stay alive."""
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Tensor, Marks]] = {}
@@ -180,7 +175,6 @@ class UnwrittenElements:
                 self._mark(tensor, 0)
 
     def stored(self, home: int, offsets: Array, width: int) -> None:
-        """A kernel has stored `width` bytes at each of these offsets of the storage at address `home`."""
         if home in self._storages:
             self._storages[home][1].write(offsets, width, 0)
 
@@ -191,7 +185,7 @@ class UnwrittenElements:
         return self._storages[home][1].read(offsets, width).any(1)
 
     def by_granule(self, home: int, granule: int) -> Array | None:
-        """[granules] uint8, 1 where nothing was written, to be read and changed, where such an account is kept."""
+        """[granules] uint8, 1 where nothing was written, to be read and changed; None without an account."""
         marks = self._storages[home][1] if home in self._storages else None
         return marks.whole if marks is not None and marks.unit == granule else None
 

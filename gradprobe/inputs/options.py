@@ -187,7 +187,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_family(word: str | None) -> None:
-    """Raises UsageFailure where it is no family, with the one that may be meant; None is none that was given."""
+    """Raises UsageFailure where it is no family; None is none that was given."""
     if word not in (None, *FAMILIES):
         words = f"--family must be {' or '.join(FAMILIES)}, got {word!r}"
         raise UsageFailure(words, did_you_mean(word, FAMILIES, ""))

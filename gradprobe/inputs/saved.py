@@ -63,7 +63,7 @@ def save(path: Path, saved: SavedInputs) -> None:
 
 
 def load(word: str) -> SavedInputs:
-    """The set in the file that a word names. Raises UsageFailure: it holds none, or what cannot be computed with."""
+    """The set in a file. Raises UsageFailure: it holds none, or what cannot be computed with."""
     try:
         return _checked(_read(Path(word)))
     except UsageFailure as failure:
@@ -139,11 +139,11 @@ def _checked(content: dict[Any, Any]) -> SavedInputs:
 def _check_names(content: Mapping[Any, Any]) -> None:
     known = {*TENSORS, *OPTIONS}
     known |= {f"{name}.{of}" for name in TENSORS for of in ("strides", "offset")}
-    unknown = [name for name in content if name not in known]
-    missing = [name for name in REQUIRED if name not in content]
     listed = f"tensors: {', '.join(TENSORS)}; options: {', '.join(OPTIONS)}"
-    refuse_if(bool(unknown), f"unknown name {next(iter(unknown), '')!r}", listed)
-    words = f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among "
+    for name in content:
+        refuse_if(name not in known, f"unknown name {name!r}", listed)
+    missing = ", ".join(name for name in REQUIRED if name not in content)
+    words = f"a set of inputs needs q, k, v and do; {missing} missing among "
     refuse_if(bool(missing), words + (", ".join(content) or "nothing"), listed)
 
 
@@ -159,11 +159,9 @@ def _converted(value: Any, kind: Any, words: str) -> Any:
 def _check_dtypes(tensors: Mapping[str, Any]) -> None:
     import torch
 
-    whole = (torch.int32, torch.int64)
-    others: dict[str, tuple[Any, ...]] = dict.fromkeys(
-        ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), whole
-    )
-    others |= {"mask": (torch.bool,), "keep": (torch.bool,)}
+    lengths, whole = ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), (torch.int32, torch.int64)
+    others: dict[str, tuple[Any, ...]] = dict.fromkeys(lengths, whole)
+    others |= dict.fromkeys(("mask", "keep"), (torch.bool,))
     for name, tensor in tensors.items():
         is_tensor = isinstance(tensor, torch.Tensor)
         is_dense = is_tensor and tensor.layout == torch.strided and not tensor.is_quantized
@@ -185,7 +183,6 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
-    """The shapes agree with one another, by the reference's own rules."""
     from ..reference import Attention
 
     given: dict[str, Any] = {name: tensors[name] for name in tensors if name not in ("o", "lse")}
@@ -205,12 +202,11 @@ def _check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
 
 
 def _broadcast(family: str) -> tuple[str, ...]:
-    """The tensors that have four axes, of which some may be 1."""
     return ("mask", "bias") if family == "softmax" else ("mask",)
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    """No NaN and no infinity, but -inf in a bias, which masks; and anything beyond a batch's live length."""
+    """No NaN nor infinity, but -inf in a bias, and what lies beyond a batch's live length."""
     import torch
 
     for name in filter(tensors.__contains__, (*REQUIRED, "bias", "alibi", "sinks", "tau")):
@@ -251,7 +247,7 @@ _OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
 def with_inputs(
     given: Mapping[str, Any], saved: SavedInputs, word: str, family: str
 ) -> dict[str, Any]:
-    """The options of a case on inputs saved in the file `word`, of those that were given, for `resolve`.
+    """The options of a case on inputs saved in the file `word`, for `resolve`.
 
     Raises:
         UsageFailure: an option contradicts the inputs, or they lack what it needs.
@@ -268,11 +264,9 @@ def with_inputs(
         for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
             own = decided.get(decided_name, value)
             words = f"{flag} contradicts {word}, where it is {_listed(own)}"
-            is_same = (
-                math.isclose(own, value, rel_tol=1e-6)
-                if isinstance(own, float)
-                else own == value
-            )
+            is_same = own == value
+            if isinstance(own, float):
+                is_same = math.isclose(own, value, rel_tol=1e-6)
             refuse_if(not is_same, words, way_out)
     options = {name: value for name, value in given.items() if name != "seqlen"} | decided
     words = f"{subject}: the lazy family needs tau, which it does not hold"
@@ -299,10 +293,9 @@ def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:
         decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
-        switches = ("bias", "alibi", "sinks")
-        decided |= {
-            name: name in values for name in switches if family == "softmax" or name in values
-        }
+        for name in ("bias", "alibi", "sinks"):
+            if family == "softmax" or name in values:
+                decided[name] = name in values
     if family == "softmax" and "bias" in values:
         decided["bias_axes"] = _axes(values["bias"])
     if "mask" in values:
@@ -320,6 +313,5 @@ def _axes(tensor: Any) -> str:
 
 
 def values_of(saved: SavedInputs, case: Any) -> dict[str, Any]:
-    """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
     own = {"tau": saved.values["tau"]} if "tau" in saved.values else {}
     return {**saved.values, **numbers_of(case), **own}

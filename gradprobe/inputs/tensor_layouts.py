@@ -53,7 +53,7 @@ class Placement:
 
 
 def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
-    """The strides and the alignment of each tensor that can be written element by element: none overlap."""
+    """The strides and the alignment of each tensor none of whose elements overlap."""
     found = {}
     for name, tensor in tensors.items():
         if not overlaps(tensor.shape, tensor.stride()):
@@ -63,7 +63,7 @@ def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
 
 
 def within(shape: Sizes, strides: Sizes) -> Sizes:
-    """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
+    """The strides, those of axes of size 1 no longer than the tensor itself."""
     whole = spanned(shape, strides)
     axes = zip(shape, strides, strict=True)
     return tuple(min(step, whole) if size == 1 else step for size, step in axes)
@@ -137,7 +137,6 @@ def place(
 
 
 def laid(case: Case, inputs: Inputs) -> tuple[TensorLayout, ...]:
-    """How the tensors of a run lie."""
     found = list[TensorLayout]()
     for name, tensor in inputs.tensors.items():
         axes, sizes = case.input_axes(name), tuple(tensor.shape)
@@ -146,7 +145,7 @@ def laid(case: Case, inputs: Inputs) -> tuple[TensorLayout, ...]:
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values that a layout leaves: `expanded` repeats the first one; of do 1, as `out.sum().backward()` gives."""
+    """`expanded` repeats the first one; of do 1, as `out.sum().backward()` gives."""
     left = dict(values)
     for name, value in values.items():
         if layout_of(name, assigned) == "expanded":
@@ -167,7 +166,7 @@ def layout_of(name: str, assigned: Assigned) -> str:
 def _alone(
     name: str, shape: Sizes, layout: str, used: set[int], index: int, order: Sequence[int] | None
 ) -> Placement:  # fmt: skip
-    """In a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous, if another."""
+    """In a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous."""
     order, offset = tuple(range(len(shape)) if order is None else order), 0
     if layout == "expanded":
         strides = (0,) * len(shape)
@@ -208,9 +207,9 @@ def _distinct(
 
 
 def _far_strides(shape: Sizes, reach: int) -> Sizes:
-    """Strides with which heads and rows each reach so many elements, and which stay below that from three steps on.
+    """Strides by which heads and rows each reach so many elements; batches and head dims lie packed inside.
 
-    Batches and head dims lie packed inside; a small step keeps heads apart, so that no two elements share a place.
+    A small step keeps heads apart, so that no two elements share a place.
     """
     inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
     *heads, rows = (axis for axis in range(len(shape)) if axis not in inner)
@@ -240,7 +239,6 @@ def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str
 
 
 def _slot(shape: Sizes, at: int, count: int) -> tuple[Sizes, int]:
-    """Strides and offset of one of `count` slots [B, L, at, H, D] as [B, H, L, D]."""
     _, heads, length, dim = shape
     row = count * heads * dim
     return (length * row, dim, row, 1), at * heads * dim

@@ -16,7 +16,7 @@ _REQUIRED = re.compile(
 
 
 def _installed() -> Iterator[tuple[str, str, bool]]:
-    """("torch 2.16.1", "torch>=2.11,<2.16", whether that holds) of what a check computes with, as far as installed."""
+    """("torch 2.16.1", "torch>=2.11,<2.16", whether that holds), as far as installed."""
     from importlib import metadata  # --help needs none of it
 
     with contextlib.suppress(metadata.PackageNotFoundError):

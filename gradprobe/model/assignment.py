@@ -46,7 +46,7 @@ def run_name(assigned: Assigned) -> str:
 
 
 def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
-    """The assignment of each run: what was asked for, else the default. Saved values lie as they did, if not named."""
+    """What was asked for, else the default. Saved values lie as they did, if not named."""
     if not are_saved:
         return asked or DEFAULT_RUNS
     planned = list[Assigned]()
@@ -95,19 +95,18 @@ def parse_shapes(word: str) -> str:
 
 
 def in_words(shapes: str) -> str:
-    """[B, L, H, D]."""
     return f"[{', '.join(shapes.upper())}]"
 
 
 def memory_order(name: str, shapes: str) -> Sizes | None:
-    """The axes of a tensor [B, H, L, D], outermost first, where it is contiguous to the target; None of others."""
+    """The axes of [B, H, L, D], outermost first, where it is contiguous to the target; None of other tensors."""
     letters, own = _axes(name, shapes)
     absent = [letter for letter in PLAIN if letter not in shapes]
     return tuple(map(PLAIN.index, (*absent, *own))) if letters == PLAIN else None
 
 
 def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
-    """A view of a tensor of the case as the target takes it. Raises TargetFailure: it has no axis for its batches."""
+    """A tensor of the case as the target takes it. Raises TargetFailure: it has no axis for batches."""
     letters, own = _axes(name, shapes)
     if letters == own:
         return tensor
@@ -120,7 +119,7 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
 
 
 def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
-    """A result of the target as the case has it, the inverse of `taken`; unchanged where it has not as many axes."""
+    """The inverse of `taken`; unchanged where a result has not as many axes."""
     letters, own = _axes(name, shapes)
     if letters == own or tensor.dim() != len(own):
         return tensor
@@ -136,14 +135,14 @@ def sizes_taken(sizes: Sizes, name: str, shapes: str) -> Sizes:
 
 
 def _axes(name: str, shapes: str) -> tuple[str, str]:
-    """The axes of a tensor in the case, and those that the target has in its order; "" where they are not its."""
+    """The axes of a tensor in the case, and those of the target in its order."""
     letters = _LETTERS.get(name.lower(), "")
     own = shapes if letters == PLAIN else "".join(axis for axis in letters if axis in shapes)
     return letters, own
 
 
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
-    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"."""
+    """A bias or a mask as the target takes it: without the first axes that are "1"."""
     gone = missing(axes, rank)
     index = tuple(0 if at in gone else slice(None) for at in range(len(axes)))
     return tensor[index] if gone else tensor
@@ -161,7 +160,7 @@ def missing(axes: str, rank: int) -> list[int]:
 
 
 def dense_strides(shape: Sizes, order: Sequence[int] = (), last: int = 1) -> Sizes:
-    """The strides of axes in some order, else their own, without gaps but for those that the innermost stride makes."""
+    """The strides of axes in some order, else their own, without gaps but for the innermost stride's."""
     strides = [0] * len(shape)
     for axis in reversed(order or range(len(shape))):
         strides[axis] = last

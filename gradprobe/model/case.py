@@ -205,7 +205,7 @@ def shortened(length: int, span: int) -> int:
 
 
 def fewer_heads(heads: int, kv_heads: int, most: int) -> tuple[int, int]:
-    """Heads, and at most so many key heads, each with as many query heads as before."""
+    """At most so many key heads, each with as many query heads as before."""
     keys = min(kv_heads, most)
     return heads // kv_heads * keys, keys
 

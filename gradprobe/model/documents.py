@@ -70,7 +70,7 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def verdict(self) -> str:
-        """The worst of theirs, incomplete where fewer came than are planned; none at all is no match."""
+        """The worst, incomplete where fewer came than are planned; none at all is no match."""
         verdicts = {report.verdict for report in self.counted}
         verdicts |= {INCOMPLETE} if len(self.counted) < (self.planned or 0) else set()
         worst_first = (MISMATCH, INCOMPLETE, FAILED, MATCH)
@@ -82,8 +82,6 @@ class _ToldWarning(Struct):
 
 
 class _ReportsDocument(Reports, frozen=True, kw_only=True):
-    """Reports that do not count stand at their warnings."""
-
     warnings: tuple[_ToldWarning, ...]
 
 
@@ -198,7 +196,6 @@ def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
 
 
 def _as_today(value: Any) -> Any:
-    """A document of any schema as one of this."""
     if isinstance(value, list):
         return [_as_today(item) for item in value]
     if not isinstance(value, dict):

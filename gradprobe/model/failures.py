@@ -51,11 +51,11 @@ class Refusal(TargetFailure):
 
 
 class RanksFailure(TargetFailure):
-    """A rank of a sharded target died, raised alone or waits for ever: what the others hold is no result."""
+    """A rank of a sharded target died, raised alone or waits for ever."""
 
 
 class KernelStopped(TargetFailure):
-    """A CUDA kernel on the CPU was stopped: it left its memory, or its threads wait for one another forever."""
+    """A CUDA kernel on the CPU left its memory, or its threads wait for one another forever."""
 
 
 class DeviceLost(TargetFailure):
@@ -71,7 +71,7 @@ class InputsFailure(Failure):
 
 
 class ReferenceFailure(Failure):
-    """The reference failed its audit, so no verdict about a target may rest on it."""
+    """It failed its audit, so no verdict about a target may rest on it."""
 
 
 def text_of(error: BaseException) -> str:
@@ -83,7 +83,7 @@ def text_of(error: BaseException) -> str:
 
 
 def fault_words(error: BaseException) -> str:
-    """The kind and message of an error of this tool; where there is no message, its line."""
+    """The kind of an error of this tool, and its message or else its line."""
     words = text_of(error)
     if not words and error.__traceback__:
         import traceback
@@ -95,7 +95,6 @@ def fault_words(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def own_faults(notes: list[str], what: str) -> Iterator[None]:
-    """Where this tool raises in it, a note says what could not be done."""
     try:
         yield
     except Exception as error:

@@ -123,9 +123,7 @@ _BY_NAME = {row.name.lower(): row for row in TABLE}
 _BY_NAME["out"] = _BY_NAME["o"]
 GRADIENT_OF = {row.gradient_of: row.name for row in TABLE if row.gradient_of}
 PRODUCTS = {row.name: row.product for row in TABLE if row.product is not None}
-MATRICES = tuple(
-    row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn"
-)
+MATRICES = tuple(row.name for row in TABLE if row.softmax and row.softmax.axes == "bhmn")
 OF_HEADS = tuple(
     row.name for row in TABLE for step in (row.softmax or row.lazy,) if step and step.axes == "h"
 )
@@ -189,7 +187,6 @@ def reached(names: Collection[str], family: str) -> list[str]:
 
 
 def entered_by(form: str) -> tuple[str, ...]:
-    """The intermediates one of which is wrong by itself where a form is."""
     return _INTO.get(form, (form,) if lookup(form) is not None else ())
 
 
@@ -211,17 +208,16 @@ def unscaled(name: str) -> str:
 
 
 def made_of(operands: Collection[str]) -> str:
-    """What a kernel makes of right forms and inputs by one operation; of one matrix the same, rounded or scaled."""
+    """What a kernel makes of right forms and inputs by one operation, rounded or scaled or not."""
     return _MADE.get(frozenset(operands), "")
 
 
 def in_kernels(*rows: str) -> dict[str, str]:
-    return {
-        word: row.name
-        for row in (*TABLE, *SUBEXPRESSIONS)
-        if row.name in rows
-        for word in (row.name.lower(), *row.kernels.split())
-    }
+    found = dict[str, str]()
+    for row in (*TABLE, *SUBEXPRESSIONS):
+        if row.name in rows:
+            found |= dict.fromkeys((row.name.lower(), *row.kernels.split()), row.name)
+    return found
 
 
 def plain(name: str) -> str:
@@ -233,7 +229,7 @@ _GRADIENTS = "|".join(_LONG)
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
-    """Whether a word of a kernel's name is made up of gradients with this among them: `lazy_dkdv_kernel`."""
+    """Whether a word of a kernel's name is made up of gradients, this among them: `lazy_dkdv_kernel`."""
     words = re.split(r"[^a-z]+", kernel.lower())
     of_gradients = [word for word in words if re.fullmatch(f"(?:{_GRADIENTS})+", word)]
     return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in of_gradients)

@@ -259,7 +259,6 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its values are the case's own: others have more behind the layout's name."""
         return ", " not in self.layout
 
     @property
@@ -268,7 +267,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it counts as wrong: of a survey also what ended its process where its kernels' memory tells why."""
+        """Of a survey also what ended its process where its kernels' memory tells why."""
         is_ended = self.verdict == FAILED and self.tried is not None and bool(self.memory)
         return self.severity != WARNING and (self.verdict == MISMATCH or is_ended)
 

@@ -1,7 +1,6 @@
 """Mechanisms: what finds, places, names or tries, each behind a door. For benchmarks/ledger.py, which weighs them:
 
-`GRADPROBE_WITHOUT=lint,faults/index` shuts doors, also of processes that are started; a mechanism that is off has
-nothing to say. `GRADPROBE_MECHANISMS=FILE` has each leave there what it took and whether it said anything.
+`GRADPROBE_WITHOUT=lint,faults/index` shuts doors; `GRADPROBE_MECHANISMS=FILE` keeps what each took, and if it spoke.
 """
 
 import functools
@@ -20,9 +19,8 @@ def is_on(name: str) -> bool:
     return not _OFF or _OFF.isdisjoint((name, name.partition("/")[0]))
 
 
-def note(name: str, seconds: float = 0.0, *, spoke: bool = False) -> None:
-    """Leaves in the record that a mechanism worked. Of a fork too: a line is written at once and whole."""
-    if _RECORD:
+def note(name: str, seconds: float, *, spoke: bool = False) -> None:
+    if _RECORD:  # of a fork too: a line is written at once and whole
         with open(_RECORD, "a", encoding="utf-8") as record:
             record.write(f"{name} {seconds:.4f} {int(spoke)}\n")
 
@@ -30,15 +28,14 @@ def note(name: str, seconds: float = 0.0, *, spoke: bool = False) -> None:
 def door(
     name: str, nothing: Callable[..., Any] = lambda *args: None
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Makes a function a door: shut, it gives `nothing(...)`; it speaks where it gives another object."""
+    """Shut, a function gives `nothing(...)`; it speaks where it gives another object."""
 
     def of(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def opened(*args: Any, **kwargs: Any) -> Result:
             if not is_on(name):
                 return nothing(*args)  # type: ignore[no-any-return]
-            start = time.process_time()
-            result = function(*args, **kwargs)
+            start, result = time.process_time(), function(*args, **kwargs)
             if _RECORD:
                 note(name, time.process_time() - start, spoke=result is not nothing(*args))
             return result
@@ -51,7 +48,6 @@ def door(
 def gathered(name: str, work: Callable[..., Iterable[Result]], *args: Any) -> list[Result]:
     if not is_on(name):
         return []
-    start = time.process_time()
-    found = list(work(*args))
+    start, found = time.process_time(), list(work(*args))
     note(name, time.process_time() - start, spoke=bool(found))
     return found

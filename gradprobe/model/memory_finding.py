@@ -111,6 +111,7 @@ def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
 
 
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
-    """The findings of one run that count: a read without value that shows in no result was masked later."""
-    told = (one for one in memory if non_finite or not one.is_read_without_value)
-    return tuple(worst_first(told))
+    """Those of one run that count: a read without value that shows in no result was masked later."""
+    return tuple(
+        worst_first(one for one in memory if non_finite or not one.is_read_without_value)
+    )

@@ -13,7 +13,7 @@ LAMBDA = 4.0
 
 
 class Number(float):
-    """A float; one NaN equals another, so that reports that hold the same are equal."""
+    """A float; one NaN equals another, so that equal reports are equal."""
 
     __slots__ = ()
 
@@ -63,7 +63,6 @@ def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 head`, `2 batches`, `2 entries`."""
     if count != 1:
         noun = re.sub("(?<![aeiou])y$", "ie", noun)
         noun = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
@@ -71,7 +70,6 @@ def plural(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:
-    """`dQ`, `dQ and dK`, `P, dP and delta`."""
     *most, last = names
     return f"{', '.join(most)} {word} {last}" if most else last
 

@@ -111,7 +111,7 @@ def replacements_of(diff: str) -> Iterator[Replacement]:
 
 
 def patched(text: str, diff: str) -> str:
-    """The text with a diff applied. Raises ValueError: a line that goes is not the one that the diff has there."""
+    """The text with a diff applied. Raises ValueError: a line that goes is another one."""
     lines = text.split("\n")
     for change in reversed(list(replacements_of(diff))):
         first, last = change.line - 1, change.line - 1 + len(change.old)
@@ -328,7 +328,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return tuple(found.values())
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
-        """By title each intermediate that has a status somewhere, with the runs in which it has."""
+        """By title each intermediate that has a status somewhere, with those runs."""
         found: dict[str, list[tuple[Run, Intermediate]]] = {}
         for run in self.runs:
             for intermediate in run.intermediates:

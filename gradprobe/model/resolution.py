@@ -53,7 +53,7 @@ _COUNTS = (
 def resolve(
     options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False
 ) -> Case:
-    """A Case from the options that were given (None or absent: not given), with the defaults of the family.
+    """A Case of the options that were given (None or absent: not given), with the family's defaults.
 
     Args:
         takes_bias: whether the target takes a bias, which a lazy case then has by default.
@@ -119,7 +119,6 @@ def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
 
 
 def _pack(given: dict[str, Any]) -> None:
-    """Sets the lengths of packed sequences: one batch of all of them, end to end."""
     if "cu_seqlens" not in given:
         way = "give --cu-seqlens, that of the query rows, too"
         refuse_if("cu_seqlens_k" in given, "--cu-seqlens-k: nothing is packed", way)
@@ -128,10 +127,8 @@ def _pack(given: dict[str, Any]) -> None:
     refuse_if("seqlens" in given, words, "give one of them")
     rows = given["cu_seqlens_q"] = given.pop("cu_seqlens")
     keys = given.setdefault("cu_seqlens_k", rows)
-    for flag, ends, length in (
-        ("--cu-seqlens", rows, "seqlen_q"),
-        ("--cu-seqlens-k", keys, "seqlen_k"),
-    ):
+    lengths = (("--cu-seqlens", rows, "seqlen_q"), ("--cu-seqlens-k", keys, "seqlen_k"))
+    for flag, ends, length in lengths:
         rises = [*ends] == sorted(ends) and len(ends) > 1 and ends[0] == 0 < ends[-1]
         way = "it holds where each sequence begins and where the last one ends: 0,37,101"
         rule = f"{flag} must ascend from 0 to the number of rows"
@@ -231,7 +228,7 @@ def _refuse_axes(case: Case, name: str) -> None:
 
 
 def _refuse_magnitudes(case: Case) -> None:
-    """Refuses numbers so large or small that float32 overflows or underflows in a right kernel."""
+    """Of numbers with which float32 overflows or underflows in a right kernel."""
     cap, taus = case.softcap, case.tau or ()
     _must(cap is None or cap > 0, "--softcap must be above 0", cap)
     _must(cap != math.inf, "--softcap must be finite", cap, "drop it: no softcap is none")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """Replaces a file, or a link, at once; a pipe, a device or an open file (/dev/stdout) is appended to. OSError."""
+    """Replaces a file or a link at once; a pipe, a device or an open file is appended to. OSError."""
     if _is_stream(path):
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(text)
@@ -30,7 +30,7 @@ def replace_file(path: str | Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A new file beside, which takes the place and the permissions of the old one unless the body raises."""
+    """A new file beside, which takes the place and the permissions of the old one unless it fails."""
     mode = _mode(path)
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name[:32]}.{os.urandom(6).hex()}.part")
@@ -47,7 +47,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def open_in_place(path: str | Path, mode: str) -> IO[bytes]:
-    """Opens a file that is added to, as `open` does with a mode of bytes. Raises OSError, of a link too."""
+    """Opens a file that is added to. Raises OSError, of a link too."""
     forbidden = 0 if _stands_for_open_file(path) else os.O_NOFOLLOW
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | forbidden, 0o666))  # noqa: SIM115
 
@@ -57,7 +57,6 @@ def _stands_for_open_file(path: str | Path) -> bool:
 
 
 def _is_stream(path: str | Path) -> bool:
-    """Whether it is, without a link, neither a file nor a name for a new one."""
     if _stands_for_open_file(path):
         return True
     try:
@@ -68,7 +67,7 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """The permissions that the file has, or that a new one would get. Raises OSError: it may not be written."""
+    """The permissions of the file, or of a new one. Raises OSError: it may not be written."""
     if os.path.islink(path) or not os.path.exists(path):
         mask = os.umask(0)
         os.umask(mask)

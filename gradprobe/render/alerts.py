@@ -83,14 +83,13 @@ class Alert:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same finding of the same check, wherever its line has moved and however large it is."""
+        """The same for the same finding of the same check, wherever its line has moved."""
         lower = () if self.level == self.rule.level else (self.level,)
         words = "\0".join((self.rule.id, self.check, self.what, *lower))
         return hashlib.sha256(words.encode(errors="replace")).hexdigest()
 
 
 def alerts_of(reports: Iterable[Report]) -> list[Alert]:
-    """Every finding of the reports, the worst first: by the rank of their rule, then as a report tells them."""
     found = list[tuple[int, Alert]]()
     for report in reports:
         found += enumerate(alerts_in(report))
@@ -99,7 +98,7 @@ def alerts_of(reports: Iterable[Report]) -> list[Alert]:
 
 
 def alerts_in(report: Report) -> Iterator[Alert]:
-    """Those of one report: errors as they are found, in the order of the dataflow, then warnings."""
+    """Errors as they are found, in the order of the dataflow, then warnings."""
     yield from _errors(errors_of(report))
     for warned in report.warnings:
         kind, layouts = warned.kind, warned.layouts
@@ -135,15 +134,10 @@ def _errors(report: Report) -> Iterator[Alert]:
 
 
 def _alert(
-    report: Report,
-    rule: Rule,
-    what: str,
-    sentences: Iterable[str],
-    seen: Iterable[CauseLine | MemoryFinding | Error | WarningNote] = (),
-    places: Iterable[Place] | None = None,
-    kind: str = "",
-    level: str = "",
-) -> Alert:
+    report: Report, rule: Rule, what: str, sentences: Iterable[str],
+    seen: Iterable[CauseLine | MemoryFinding | Error | WarningNote] = (), places: Iterable[Place] | None = None,
+    kind: str = "", level: str = "",
+) -> Alert:  # fmt: skip
     """With what every alert of a report says; `seen` names places before `places`, which are the report's if None."""
     again = f"Again: {report.reproduce}" if report.reproduce else ""
     found = [*map(place_of, seen), *(places_of(report) if places is None else places)]

@@ -87,7 +87,6 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
 
 
 def verdict_of(changes: Sequence[ReportChange]) -> str:
-    """WORSE where anything is; else BETTER where anything is; else SAME."""
     kinds = {change.became for change in changes}
     return next((kind for kind in (WORSE, BETTER) if kind in kinds), SAME)
 
@@ -98,7 +97,6 @@ def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
 
 
 def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]:
-    """What is worse first, below a line that counts it; the same change of several layouts is one."""
     verdict = verdict_of(changes)
     kinds = Counter(change.became for change in changes)
     counts = ", ".join(f"{kinds[kind]} {word}" for kind, word in _KINDS.items() if kinds[kind])
@@ -131,7 +129,6 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
 
 
 def _facts(report: Report) -> dict[tuple[str, str], Fact]:
-    """All that may change, by layout and by what it is: where cases differ, they may have changed the rest."""
     facts: dict[tuple[str, str], Fact] = {("", "target"): report.target.name}
     for option in fields(report.case) if report.case else ():
         facts["", f"option {option.name}"] = str(getattr(report.case, option.name))
@@ -146,7 +143,7 @@ def _facts(report: Report) -> dict[tuple[str, str], Fact]:
 
 
 def _change(what: str, old: Fact | None, new: Fact | None) -> tuple[str, str, str] | None:
-    """What it was, what it is and what became of it; None where that is the same, or one report has none of it."""
+    """None where both are the same, or one report has none of it."""
     if what == "verdict":
         was, now = str(old or NOT_RUN), str(new or NOT_RUN)
         return None if was == now else (was, now, _became(was, now))
@@ -166,9 +163,7 @@ def _became(before: str, after: str) -> str:
 
 
 def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, str] | None:
-    wrong, now_wrong = (
-        {(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new)
-    )
+    wrong, now_wrong = map(_wrong_heads, (old, new))
     was, now = _in_words(old), _in_words(new)
     if NOT_EXPOSED in (was, now):
         return None if was == now else (was, now, "")
@@ -182,6 +177,10 @@ def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, st
     return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became
 
 
+def _wrong_heads(intermediate: Intermediate) -> set[tuple[int | None, int]]:
+    return {(head.batch, head.head) for head in intermediate.heads if head.mismatched}
+
+
 def _in_words(intermediate: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`, `not exposed`."""
     if intermediate.status == NOT_EXPOSED:
@@ -191,15 +190,13 @@ def _in_words(intermediate: Intermediate) -> str:
 
 
 def _heads_by_batch(heads: Sequence[Head], intermediate: Intermediate) -> str:
-    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of an intermediate's."""
+    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where all batches have the same heads."""
     words = dict[int | None, str]()
     for batch, those in group(heads, lambda head: head.batch).items():
         words[batch] = heads_in_words((head.head for head in those), len(those))
-    if (
-        words.keys() == {head.batch for head in intermediate.heads}
-        and len({*words.values()}) == 1
-    ):
-        return next(iter(words.values()))
+    first, *others = {*words.values()}
+    if not others and words.keys() == {head.batch for head in intermediate.heads}:
+        return first
     return "; ".join(f"batch {batch}, {said}" for batch, said in words.items())
 
 

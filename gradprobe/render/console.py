@@ -16,7 +16,7 @@ from .source_places import Place, base_of
 
 
 def headline(report: Report, width: int) -> list[Text]:
-    """The verdict and the greppable line alone, to close a report that is taller than the screen."""
+    """The verdict and the greppable line alone, for reports taller than the screen."""
     if report.verdict == FAILED:
         return []
     first = [Text(first_line(report), "bold")] if report.failing else []
@@ -24,7 +24,7 @@ def headline(report: Report, width: int) -> list[Text]:
 
 
 def first_line(report: Report) -> str:
-    """The one line that names the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
+    """Of the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
     run = report.failing
     return "" if run is None else greppable(run, run.memory)
 
@@ -37,7 +37,7 @@ def verdict_of(report: Report) -> Iterator[ReportBlock]:
 
 
 def beyond_the_case(report: Report) -> str:
-    """What sets a second case that is wrong apart from the one that was asked for; of a match what was not checked."""
+    """What sets a wrong second case apart; of a match what was not checked."""
     if report.beyond:
         return f"right as it was asked for, wrong with {report.beyond}"
     words = []
@@ -49,7 +49,6 @@ def beyond_the_case(report: Report) -> str:
 
 
 def verdict_words(report: Report) -> str:
-    """What stands beside the verdict of a report that came to results."""
     target, first, run = report.chosen or report.target.name, report.measured[0], report.failing
     if run is not None:
         if run.has_wrong_elements or run.broken:
@@ -131,7 +130,6 @@ def whereabouts(report: Report) -> Iterator[str]:
 
 
 def _wrong_rows(run: Run, first: Element) -> Iterator[str]:
-    """The wrong rows of an element's head: `wrong rows: 0-71 (72 of 72)`."""
     axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
     for intermediate in run.compares:
         for head in intermediate.heads if intermediate.title == first.title else ():

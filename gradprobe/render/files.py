@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 
 INCOMPLETE = "incomplete"
-ERROR = {
-    "kind": "Incomplete",
-    "message": "the command did not finish: it is still running, or it was stopped",
-    "way_out": "run it again",
-}
+_UNFINISHED = "the command did not finish: it is still running, or it was stopped"
+ERROR = {"kind": "Incomplete", "message": _UNFINISHED, "way_out": "run it again"}
 # With these nothing is run, and no file is written.
 _NOTHING_RUNS = {"--help", "-h", "--list"}
 _WRONG = ("mismatch", "survived")
@@ -112,18 +109,14 @@ FORMS: Mapping[str, Form] = {
     "--junit": Form("Write JUnit XML; - for stdout", "junit:text", "xml", IN_MARKUP),
     # A log without results would close the alerts of an earlier run.
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", "sarif", IN_JSON),
-    "--markdown": Form(
-        "Write a Markdown table; - for stdout", "github:markdown", "md", IN_MARKUP
-    ),
+    "--markdown": Form("Write a Markdown table; - for stdout", "github:markdown", "md", IN_MARKUP),
     "--html": Form("Write the report as a page; - for stdout", "page:text", "html", IN_MARKUP),
-    "--github": Form(
-        "Annotate lines on GitHub, and add a table to the step's summary", "github:text", "", ""
-    ),
-}
+    "--github": Form("Annotate lines on GitHub, and fill the step's summary", "github:text", "", ""),
+}  # fmt: skip
 
 
 def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
-    """What makes the text of a form, of reports and an exit code; None as long as the command runs."""
+    """What makes a form's text of reports and an exit code; None as long as the command runs."""
     module, _, name = FORMS[flag].text.partition(":")
     maker: Callable[[Reports, int | None], str]
     maker = getattr(import_module(f"gradprobe.render.{module}"), name)

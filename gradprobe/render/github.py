@@ -103,6 +103,5 @@ def _heading(reports: Sequence[Report]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown and HTML find nothing of theirs, in one line."""
     escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", visible(text))
     return escaped.replace("\n", "<br>")

@@ -22,7 +22,7 @@ _COUNTED = {"failures": _FAILURE, "errors": _ERROR, "skipped": SKIPPED}
 
 @dataclass(frozen=True)
 class _TestCase:
-    """One of a layout, which is a part of JUnit's class name; without an outcome it passes."""
+    """Its group is a part of JUnit's class name; without an outcome it passes."""
 
     group: str
     name: str
@@ -33,7 +33,7 @@ class _TestCase:
 
 
 def text(several: Reports, code: int | None) -> str:
-    """The reports as XML that Jenkins' schema takes (junit-10.xsd), as long as a command runs with one unfinished."""
+    """XML that Jenkins' schema takes (junit-10.xsd)."""
     root, base = Xml.Element("testsuites", name="gradprobe"), base_of(several)
     for report in so_far(several, code):
         root.append(_suite(report, base))
@@ -110,10 +110,8 @@ def _of_run(run: Run, about: Mapping[tuple[str, bool], _Lines]) -> Iterator[_Tes
             lines = about.get((title, head.status == INHERITED), ())
             yield _of_head(run, title, head, lines)
     for key, identity in identities(run).items():
-        words, lines = identity_line(identity), about.get((key, False), ())
-        yield _TestCase(
-            layout, key, "" if identity.holds else _FAILURE, "identity", words, lines
-        )
+        told = "identity", identity_line(identity), about.get((key, False), ())
+        yield _TestCase(layout, key, "" if identity.holds else _FAILURE, *told)
 
 
 def _of_head(run: Run, title: str, head: Head, lines: _Lines) -> _TestCase:

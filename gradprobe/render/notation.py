@@ -37,9 +37,7 @@ BAD, GOOD = "bold red", "bold green"
 STYLES = {MISMATCH: BAD, INHERITED: CAUTION}
 # A miss of less than this share of an intermediate's largest value is small in itself, however many budgets it is.
 _SMALL = 0.01
-RIGHT_WHEN_CONTIGUOUS = (
-    "Right when contiguous: the arithmetic is right, an address (a stride) is not."
-)
+RIGHT_WHEN_CONTIGUOUS = "Right when contiguous: the arithmetic is right, a stride is not."
 _NOTHING: dict[str, Any] = {
     "verdict": MATCH, "runs": (), "error": None, "strides": None, "first_mismatch": None, "diagnoses": ()
 }  # fmt: skip
@@ -57,7 +55,7 @@ def value(number: float | None) -> str:
 
 
 def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
-    """The line of a run's first mismatch, else of the identity that is broken, else of what memory was touched."""
+    """The line of the first mismatch, else of a broken identity, else of memory that was touched."""
     if run.first_mismatch:
         return element_line(run.first_mismatch)
     return identity_line(run.broken[0]) if run.broken else stray_line(memory[0])
@@ -74,13 +72,11 @@ def element_line(element: Element) -> str:
 
 
 def identity_line(identity: Identity) -> str:
-    """The same line where no element is wrong but an identity is broken: it has no place."""
     words = _numbers(identity.residual, 0.0, identity.ratio)
     return _line(identity.key, (None,) * 4, words)
 
 
 def stray_line(finding: MemoryFinding) -> str:
-    """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
     row = lookup(finding.tensor)
     name = (row.name if row else finding.tensor) or finding.kind
     words = f"actual={finding.actual} expected={finding.expected} ratio=-"
@@ -103,7 +99,7 @@ def _numbers(actual: float | None, expected: float | None, times: float) -> str:
 
 
 def size_in_words(element: Element) -> str:
-    """Of a small miss how small it is in itself, `off by 1e-06 of values up to 0.01`; "" of a large one."""
+    """Of a small miss `off by 1e-06 of values up to 0.01`; "" of a large one."""
     error, largest = element.error, element.largest
     if error is None or not largest or not error < _SMALL * largest:
         return ""
@@ -111,7 +107,7 @@ def size_in_words(element: Element) -> str:
 
 
 def errors_of(report: Report) -> Report:
-    """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
+    """The report without runs and findings about memory that do not count."""
     if report.is_warning:
         return replace(report, **_NOTHING)
     runs = []
@@ -168,7 +164,7 @@ def heads_having(intermediate: Intermediate, status: str) -> str:
 
 
 def blame(run: Run, *, inherits: bool = True) -> str:
-    """Which intermediates are wrong by themselves, in which heads, and, where asked for, which only inherit."""
+    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
     by_status: dict[str, list[Intermediate]] = {}
     for one in run.intermediates:
         by_status.setdefault(one.status, []).append(one)

@@ -36,7 +36,6 @@ def findings(report: Report) -> list[str]:
 
 
 def all_notes(report: Report) -> Iterator[str]:
-    """Every sentence, in full; layouts and what is known stand elsewhere then."""
     if report.is_right_when_contiguous:
         yield RIGHT_WHEN_CONTIGUOUS
     for stray in _strays(report):
@@ -52,7 +51,7 @@ def all_notes(report: Report) -> Iterator[str]:
 
 
 def limits(report: Report) -> list[str]:
-    """The sentences without which a match would say too much: what is not judged, and what is meant otherwise."""
+    """What is not judged, and what is meant otherwise: without them a match would say too much."""
     readings = [note for note in report.notes if "of its results are right so" in note]
     return [*not_judged(report), *readings]
 
@@ -77,7 +76,6 @@ def not_judged(report: Report) -> Iterator[str]:
 
 
 def _strays(report: Report) -> list[Group]:
-    """What kernels did to memory, the worst first, where no cause says it already."""
     found = list[tuple[str, MemoryFinding]]()
     for run in report.runs:
         for finding in () if run.told_error else run.memory:
@@ -120,7 +118,6 @@ def target_warnings(report: Report) -> Iterator[str]:
 
 
 def _repeats(report: Report) -> Iterator[str]:
-    """Of each intermediate that repeated runs tell apart, the first layout that shows it, with the others that do."""
     runs = [run for run in report.measured if run.repeats]
     if not runs:
         return
@@ -138,12 +135,12 @@ def _repeated(result: RepeatedResult) -> Iterator[str]:
     name, spread = result.name, result.spread
     if result.wrong_in == result.runs and result.wrong_heads:
         heads = heads_in_words(head for _, head in result.wrong_heads)
-        same = (
-            "" if result.wrong_spread or result.differing else ", by the same numbers: not noise"
-        )
+        is_same = not (result.wrong_spread or result.differing)
+        same = ", by the same numbers: not noise" if is_same else ""
         yield f"{name} is wrong in {heads} in each of {result.runs} runs{same}"
     elif result.wrong_in:
-        runs = f"{result.wrong_in} of {result.runs} runs only"
+        others = "other heads" if result.wrong_in == result.runs else ""
+        runs = others or f"{result.wrong_in} of {result.runs} runs only"
         yield f"{name} is wrong in {runs}: a race, or what one call leaves to the next"
     if not result.differing:
         return

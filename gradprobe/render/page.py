@@ -31,13 +31,8 @@ TEMPLATES = Path(__file__).with_name("templates")
 _MOST_CHECKS, _MOST_VIEWS = 100, 12
 _COLUMNS = 110
 _CLASSES = {
-    BAD: "mismatch",
-    GOOD: "match",
-    "green": "match",
-    CAUTION: "inherited",
-    "dim": "soft",
-    "bold": "strong",
-}
+    BAD: "mismatch", GOOD: "match", "green": "match", CAUTION: "inherited", "dim": "soft", "bold": "strong",
+}  # fmt: skip
 _GroupedBlocks = list[tuple[str, list[ReportBlock]]]
 
 
@@ -50,22 +45,13 @@ def _of_one(report: Report) -> str:
     versions = dict(report.environment)
     if report.origin:
         versions = {"gradprobe": report.origin.version} | versions
-    parts = {
-        "blocks": _grouped(_blocks(report)),
-        "views": list(_close_ups(report)),
-        "footer": ", ".join(
-            f"{name} {version}" for name, version in versions.items() if version
-        ),
-    }
+    footer = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    views = list(_close_ups(report))
+    parts = {"blocks": _grouped(_blocks(report)), "views": views, "footer": footer}
     return _written(report.verdict, report.name, parts)
 
 
 def _of_several(several: Reports, reports: list[Report]) -> str:
-    """The page of several checks: their causes, then each check that fails.
-
-    Args:
-        reports: those of `several`, and one that is not finished where more are to come.
-    """
     reports.sort(key=lambda report: report.number)
     ids, causes = dict[str, str](), dict[str, Sequence[Diagnosis]]()
     groups, checks, left = list[Any](), list[Any](), _MOST_CHECKS

@@ -34,7 +34,7 @@ _MOST_PLACES, _MOST_FACTS = 4, 3
 
 
 def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
-    """What is told as the cause, each with the word before it: the causes, else what came is consistent with."""
+    """Causes, each with the word before it; else what came is consistent with."""
     if causes := report.causes:
         return list(zip(["CAUSE", *["AND ALSO"] * (len(causes) - 1)], causes, strict=True))
     best = next(iter(report.diagnoses), None)
@@ -46,7 +46,6 @@ def render_reasons(report: Report, width: int) -> list[Text]:
 
 
 def reasons(report: Report) -> Iterator[ReportBlock]:
-    """All causes with their evidence, their lines and their edits, and what else is known."""
     for head, cause in (named := named_causes(report)):
         yield Words(f"{cause.summary} ({cause.fault})", head, BAD)
         yield from sentences(cause.evidence)
@@ -78,7 +77,6 @@ def cause_in_short(report: Report, width: int) -> Iterator[ReportBlock]:
 
 
 def edit_in_short(report: Report) -> Iterator[ReportBlock]:
-    """The edit that was tried, as a diff; else the one that the cause asks for, in words."""
     cause = next(iter(report.causes or report.diagnoses[:1]), None)
     if cause is None:
         return
@@ -148,10 +146,8 @@ class Excerpt:
         gutter = f"  {where.line} | "
         room = width - len(gutter)
         code, first = code_window(where.code, where.column or 0, where.length, room)
-        lines = [
-            Text(self.place(width), overflow="ignore"),
-            Text.assemble((gutter, "dim"), code),
-        ]
+        place = Text(self.place(width), overflow="ignore")
+        lines = [place, Text.assemble((gutter, "dim"), code)]
         if mark := _mark(where, first, room):
             lines.append(Text.assemble((f"{'| ':>{len(gutter)}}", "dim"), (mark, BAD)))
         return lines
@@ -159,25 +155,23 @@ class Excerpt:
     def place(self, width: int) -> str:
         """`my_lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)`, as far as that fits."""
         where, also = self.wheres[0], _and_lines(self.wheres[1:])
-        file = f"  {self.base.short(where.file)}"
-        short = f"{file}:{where.place}"
+        short = f"  {self.base.short(where.file)}:{where.place}"
         for words in (f"{short} ({also})" if also else short, short):
             if len(words) <= width:
                 return words
-        return f"  .../{os.path.basename(file)}:{where.line}"
+        return f"  .../{os.path.basename(where.file)}:{where.line}"
 
     def listing(self) -> list[tuple[int, str, str, str]]:
         """Number and text of the line and its neighbours; the text in three, of which the second is wrong."""
         where, (before, after) = self.wheres[0], self.wheres[0].around
-        start, end = where.column or 0, (where.column or 0) + where.length
-        first = " " * where.margin + where.code[:start]
-        named = where.line, first, where.code[start:end], where.code[end:]
-        above, below = (where.line - 1, before, "", ""), (where.line + 1, after, "", "")
-        return [above, named, below]
+        start, code = where.column or 0, where.code
+        end, indent = start + where.length, " " * where.margin
+        named = where.line, indent + code[:start], code[start:end], code[end:]
+        return [(where.line - 1, before, "", ""), named, (where.line + 1, after, "", "")]
 
 
 def _mark(where: CauseLine, first: int, room: int) -> str:
-    """Carets below what is wrong and what stands there, of which the first clause where all is too long."""
+    """Carets, and as much of the note as there is room for."""
     if where.column is None:
         return textwrap.shorten(where.note, room, placeholder=_CUT)
     carets = " " * first + "^" * max(1, min(where.length, room - first))
@@ -195,7 +189,7 @@ def _and_lines(others: Sequence[CauseLine | Replacement], most: int = 1000) -> s
 
 
 def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int]:
-    """As much of a line as there is room for around a part of it, and where that part begins there."""
+    """As much of a line as has room around a part of it, and where that part begins there."""
     if len(code) <= room:
         return code, first
     if first + length > room - len(_CUT):
@@ -206,8 +200,6 @@ def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int
 
 @dataclass(frozen=True)
 class EditDiff:
-    """What an edit replaces, as a diff; the same change in several places once."""
-
     edit: TriedEdit
     named: str = ""  # the file that was named just above
 

@@ -17,8 +17,7 @@ from ..model.number import plural
 MOST, MOST_OF_A_MATCH = 24, 10
 """Rows on a terminal of 80 columns: of a report that fails, and of a match."""
 COLUMNS = 80
-ALL = 1000
-"""More rows than any sentence takes."""
+ALL = 1000  # more rows than any sentence takes
 
 
 class ReportBlock(Protocol):
@@ -107,15 +106,13 @@ def lines_in(blocks: Iterable[ReportBlock], width: int) -> list[Text]:
 
 @dataclass(frozen=True)
 class Section:
-    """Lines that stand together, of which the last may be left out."""
-
     lines: Sequence[Text]
     least: int | None = None  # how many stay, however little room there is; None for all
     noun: str = "line"
     """What a line is, to count those that are left out; "" where nobody misses them."""
 
     def cut(self, rows: int, width: int) -> Section:
-        """The section in so many rows, or in its least lines: the last one says how many are left out."""
+        """In so many rows, or in its least lines: the last says how many are left out."""
         lines, counted = list(self.lines), int(bool(self.noun))
         least = len(lines) if self.least is None else self.least
         if rows_of(lines, width) <= rows or len(lines) <= least + counted:
@@ -129,12 +126,11 @@ class Section:
 
 
 def rows_of(lines: Iterable[Text], width: int) -> int:
-    """How many rows lines take where a terminal folds those that are longer than it is wide."""
     return sum(max(1, -(-line.cell_len // max(width, COLUMNS))) for line in lines)
 
 
 def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
-    """The lines of all sections, in so many rows where their least lines allow it: the last give way first."""
+    """In so many rows where the least lines of all allow it: the last sections give way first."""
     lines, after = list[Text](), 0
     for at, section in reversed(list(enumerate(sections))):
         before = sum(rows_of(one.lines, width) for one in sections[:at])
@@ -144,14 +140,13 @@ def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
 
 
 def folded(words: str, width: int, style: str = "", rows: int = ALL) -> list[Text]:
-    """Words in lines of a width, indented, in so many rows at most."""
     return _folded(words, width, rows, "  ", "    ", style)
 
 
 def headed(
     head: str, style: str, words: str, width: int, rows: int = ALL, *, hangs: bool = True
 ) -> list[Text]:
-    """Words in lines of a width, beside or below a word that begins the first of them."""
+    """Words in lines of a width, beside or below a word before them."""
     between = " " if head.endswith(":") else "  "
     indent = " " * (len(head) + len(between)) if hangs else "  "
     lines = _folded(words, width, rows, f"{head}{between}", indent) or [Text(head)]

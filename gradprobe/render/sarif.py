@@ -51,16 +51,12 @@ def text(several: Reports, code: int | None) -> str:
 def _rule(rule: Rule) -> dict[str, Any]:
     what, *_, do = rule.paragraphs
     return {
-        "id": rule.id,
-        "name": rule.name,
+        "id": rule.id, "name": rule.name,
         "shortDescription": {"text": f"{rule.title}."},
         "fullDescription": {"text": what},
-        "help": {
-            "text": f"{what} {do.removeprefix(_TRY)}",
-            "markdown": "\n\n".join(rule.paragraphs),
-        },
+        "help": {"text": f"{what} {do.removeprefix(_TRY)}", "markdown": "\n\n".join(rule.paragraphs)},
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
-    }
+    }  # fmt: skip
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:

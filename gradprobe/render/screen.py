@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from ..model.layout_run import FAILED, MATCH, Run
+from ..model.layout_run import FAILED, MATCH
 from ..model.number import listed, plural, ratio
 from ..model.report import Report, Source
 from . import console, tables
@@ -56,19 +56,9 @@ def core(report: Report, width: int) -> list[Text]:
 
 
 def _closed(
-    report: Report,
-    on: Terminal,
-    parts: Iterable[Part],
-    further: Sequence[str] = (),
-    *,
-    is_wrong: bool,
-    kept: int = 1,
-) -> list[Text]:
-    """Parts, as many sentences below them as there is room for, and the commands that go on.
-
-    Args:
-        kept: of how many further sentences the parts make room.
-    """
+    report: Report, on: Terminal, parts: Iterable[Part], further: Sequence[str] = (), *, is_wrong: bool, kept: int = 1
+) -> list[Text]:  # fmt: skip
+    """Parts, which make room for `kept` of the further sentences, as many more as fit, and the commands that go on."""
     width, again = on.columns, list[Text]()
     most = (MOST if is_wrong else MOST_OF_A_MATCH) - 1
     if report.close_up is not None:
@@ -120,18 +110,14 @@ def _check(report: Report, on: Terminal) -> list[Text]:
 
 
 def _worst(report: Report) -> Iterator[Words]:
-    found = [
-        (one.ratio, one.title, run.layout) for run in report.measured for one in run.compares
-    ]
+    found = [(one, run.layout) for run in report.measured for one in run.compares]
     if found:
-        times, title, layout = max(found)
-        yield Words(
-            f"the worst error is {ratio(times)} of what is allowed, in {title} ({layout})"
-        )
+        worst, layout = max(found, key=lambda pair: pair[0].ratio)
+        where = f"in {worst.title} ({layout})"
+        yield Words(f"the worst error is {ratio(worst.ratio)} of what is allowed, {where}")
 
 
 def _verdict(report: Report, width: int) -> Words:
-    """With the target and with what only inherits, where that fits."""
     run, words = report.failing, console.verdict_words(report)
     assert run is not None
     verdict = Words(words, "MISMATCH", BAD, hangs=True)
@@ -142,7 +128,6 @@ def _verdict(report: Report, width: int) -> Words:
 
 
 def _failed(report: Report, on: Terminal) -> list[Text]:
-    """What ended it, and the layouts before that; nothing where there is none: it is said elsewhere."""
     if not report.runs:
         return []
     width, again = on.columns, CommandLine(report.reproduce).lines(on.columns)
@@ -209,13 +194,11 @@ def _all_of_check(report: Report, width: int) -> Iterator[ReportBlock]:
     yield from sentences((*all_notes(report), console.receipt(report)))
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield Words(
-        f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}"
-    )
+    device = report.environment.get("device")
+    yield Words(f"ran {target.backend} on {device}; seconds: {seconds}")
     own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
-    for (file, digest), kernels in group(
-        target.kernels or (own,), lambda source: (source.file, source.sha256[:12])
-    ).items():
+    sources = group(target.kernels or (own,), lambda each: (each.file, each.sha256[:12]))
+    for (file, digest), kernels in sources.items():
         names = " ".join(f"{kernel.name}:{kernel.line}" for kernel in kernels)
         yield Words(f"{base.short(file)} sha256 {digest}: {names}", "", "dim")
 
@@ -233,16 +216,12 @@ def _all_of_audit(report: Report) -> Iterator[ReportBlock]:
     if report.first_mismatch is not None:
         yield TextLine(Text(element_line(report.first_mismatch), "bold"))
     yield from reasons(report) if report.verdict != MATCH else ()
-    cases = group(report.runs, lambda run: run.verdict == MATCH)
-    told = []
-    if False in cases:
-        told.append(f"{listed(audit.wrong)} wrong in {_drawn(cases[False])}")
-    if True in cases:
-        told.append(f"right in {_drawn(cases[True])}")
+    runs_by, told = group(report.runs, lambda run: run.verdict == MATCH), list[str]()
+    for is_right, runs in sorted(runs_by.items()):
+        cases = ", ".join(dict.fromkeys(run.layout.rpartition(" seed=")[0] for run in runs))
+        told.append(
+            f"right in {cases}" if is_right else f"{listed(audit.wrong)} wrong in {cases}"
+        )
     where_from = base_of(report).short(target.file)
     ran = f"ran {target.function} of {where_from}, sha256 {target.sha256[:12]}"
     yield from sentences(("; ".join(told), f"called with {'; '.join(audit.taken)}", ran))
-
-
-def _drawn(runs: Iterable[Run]) -> str:
-    return ", ".join(dict.fromkeys(run.layout.rpartition(" seed=")[0] for run in runs))

@@ -27,7 +27,7 @@ class Place:
 
 
 def origin_here() -> Origin:
-    """That of a report which this process makes. On GitHub the checkout is the root, where this runs inside one."""
+    """Of a report that this process makes. On GitHub the checkout is the root."""
     folder = os.path.realpath(os.getcwd())
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
     root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
@@ -35,7 +35,7 @@ def origin_here() -> Origin:
 
 
 def with_origin(several: Reports) -> Reports:
-    """The reports as every form is made from them: those that do not know their origin are of here."""
+    """Those that do not know their origin are of here."""
     here = several.origin or origin_here()
     own = (replace(report, origin=report.origin or here) for report in several.reports)
     return replace(several, reports=tuple(own), origin=here)
@@ -48,14 +48,14 @@ def base_of(part: Report | Reports) -> Base:
 
 @dataclass(frozen=True)
 class Base:
-    """Against what paths are told, all absolute: relative to a root, and where relative ones begin."""
+    """Against what paths are told: a root, and where relative ones begin; all absolute."""
 
     root: str
     here: str
     home: str = ""
 
     def short(self, file: str) -> str:
-        """The file as people read it: relative to the current folder or the home folder, where it lies below one."""
+        """Relative to the current folder or the home folder, where it lies below one."""
         for folder, prefix in ((self.here, ""), (self.home, "~/")):
             path = PurePosixPath(file)
             if folder and path.is_relative_to(folder):

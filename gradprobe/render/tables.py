@@ -40,7 +40,7 @@ _RANGES = 3
 
 @dataclass
 class HeadTable:
-    """The worst error of each head of a run: alike heads share a column, and alike intermediates a row."""
+    """Heads that are alike share a column, and alike intermediates a row."""
 
     report: Report
     run: Run
@@ -88,7 +88,6 @@ class HeadTable:
         return found
 
     def _cell(self, alike: Sequence[Intermediate], column: Sequence[int]) -> Text:
-        """`✗51×`: the worst status of a row in some heads, and its worst error."""
         parts = [part for one in alike for at in column for part in self.parts[one.title][at]]
         ratios = (math.inf if math.isnan(part.ratio) else part.ratio for part in parts)
         worst, status = max(ratios), _worst(parts)
@@ -103,7 +102,7 @@ class HeadTable:
         return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
 
     def _label(self, alike: Sequence[Intermediate]) -> str:
-        """`P dP delta in dq_kernel`: their names, each with its kernel where another kernel's is in another row."""
+        """`P dP delta in dq_kernel`: with the kernel where another kernel's is in another row."""
         elsewhere = [one.name for one in self.run.compares if one not in alike]
         names = dict.fromkeys(one.title if one.name in elsewhere else one.name for one in alike)
         between = ", " if " " in "".join(names) else " "
@@ -114,16 +113,14 @@ def _worst(parts: Iterable[Head]) -> str:
     return min((part.status for part in parts), key=(MISMATCH, INHERITED, MATCH).index)
 
 
-_MEANT = (
-    f"{WRONG_SIGN} wrong by itself   {INHERITED_SIGN} wrong, but right given its wrong inputs"
-)
-LEGEND = Words(_MEANT, "", "dim")
+_INHERITS = f"{INHERITED_SIGN} wrong, but right given its wrong inputs"
+LEGEND = Words(f"{WRONG_SIGN} wrong by itself   {_INHERITS}", "", "dim")
 
 
 def numbers_around(
     place: Element | None, width: int, *, one_row: bool = False
 ) -> Iterator[ReportBlock]:
-    """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
+    """Actual above expected, the element in brackets; or its row alone."""
     if place is None or (around := place.window) is None:
         return
     row, col = place.row or 0, place.col or 0
@@ -159,7 +156,6 @@ def close_up_head(view: CloseUp) -> TextLine:
 
 
 def close_up_map(view: CloseUp, width: int) -> Iterator[TextLine]:
-    """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
     size = f"{rows} x {min(cols * step, view.shape[1])}"

@@ -78,7 +78,6 @@ def utf8() -> bool:
 
 
 def show(lines: list[Text]) -> None:
-    """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
     write_as_is(painted(lines, terminal()))
 
 
@@ -87,7 +86,7 @@ def plain(lines: list[Text]) -> str:
 
 
 def painted(lines: list[Text], on: Terminal) -> str:
-    """Lines as they are written, in colour where that terminal wants it and the line is safe to show as it is."""
+    """Lines as they are written, in colour where that terminal wants it."""
     from rich.console import Console
 
     console = Console(
@@ -142,15 +141,12 @@ KEPT = "the results so far are above, and in the files that were asked for, mark
 class Progress:
     """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done, or None.
 
-    Args:
-        patience: seconds before the bar is shown.
+    The bar is shown after `patience` seconds.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
-        self._stage: dict[str, Any] = {
-            "description": "importing torch and the target",
-            "total": None,
-        }
+        begun = "importing torch and the target"
+        self._stage: dict[str, Any] = {"description": begun, "total": None}
         self._lock = threading.RLock()
         self._bar: Any = None
         self._over = False
@@ -171,7 +167,6 @@ class Progress:
                 self._bar.update(self._bar.task_ids[0], **self._stage)
 
     def over(self, write: Callable[[], object]) -> None:
-        """Calls what writes to the terminal; the bar is gone meanwhile."""
         with self._lock:
             if self._bar is not None:
                 self._bar.stop()

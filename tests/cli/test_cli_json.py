@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shlex
 from pathlib import Path
 
 import jsonschema
@@ -54,15 +53,3 @@ def test_a_report_has_every_key_of_the_contract_and_fits_its_schema():
     report = report_of(f"check lazily.py:backward {SMALL}")
     jsonschema.Draft202012Validator(SCHEMA).validate(report)
     assert (report["first_mismatch"], report["diagnoses"]) == (None, [])
-
-
-def test_the_command_line_in_the_report_repeats_the_run():
-    words = (
-        f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded"
-    )
-    first = run(f"{words} --json -")
-    once = json.loads(first.out)
-    second = run(shlex.join(shlex.split(once["reproduce"])[1:]) + " --json -")
-    again = json.loads(second.out)
-    assert (first.code, second.code) == (1, 1)
-    assert again | {"seconds": None} == once | {"seconds": None}

@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from gradprobe import cli
-from gradprobe.processes import process, resource_limits
 from gradprobe.targets.definitions import refuse_mistyped
 from tests.cli.command import ROOT
 
@@ -127,12 +125,3 @@ def test_a_name_that_a_file_may_make_is_left_to_its_import(text, tmp_path, monke
     (tmp_path / "made.py").write_text(text)
     refuse_mistyped("made.py:lazy")
     refuse_mistyped("made.py:lazy.apply")
-
-
-@pytest.mark.parametrize(("words", "number"), [("check lazy", 1), ("init", 0), ("check -h", 0)])
-def test_a_process_begins_early_for_a_command_that_runs_a_kernel(monkeypatch, words, number):
-    begun = []
-    monkeypatch.setattr(resource_limits, "cores", lambda: 2)
-    monkeypatch.setattr(process, "begin_child", begun.append)
-    with cli._begun_early(words.split()):
-        assert begun == [cli.IMPORTED_EARLY] * number

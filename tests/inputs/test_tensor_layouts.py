@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.inputs.tensor_layouts import VECTORS, layout_of, place
-from gradprobe.model.assignment import LAYOUTS, parse_layout
-from gradprobe.model.failures import UsageFailure
+from gradprobe.model.assignment import LAYOUTS
 from tests.sampling import tries
 
 SHAPES = {
@@ -165,20 +164,6 @@ def test_one_number_a_head_or_a_sequence_lies_contiguous_unless_it_is_named(name
     # An assignment to all does not take back what its name was given.
     both = place(values, ((name, "strided-last"), ("all", "distinct"))).tensors
     assert both[name].stride() == (2,)
-
-
-@pytest.mark.parametrize(
-    ("word", "words"),
-    [
-        ("spread", "--layout takes TENSOR=NAME or NAME, got 'spread'"),
-        ("dx=expanded", "--layout: no tensor 'dx'"),
-        ("do=diagonal", "--layout: no layout 'diagonal'"),
-    ],
-)
-def test_a_layout_that_cannot_be_is_refused(word, words):
-    assert parse_layout("dO=expanded") == ("do", "expanded")
-    with pytest.raises(UsageFailure, match=words):
-        parse_layout(word)
 
 
 @pytest.mark.parametrize(("shape", "beyond"), [((2, 3, 37, 16), {1, 2}), ((3, 40), {0, 1})])

@@ -46,7 +46,6 @@ def test_what_is_given_decides_what_is_not_and_the_default_has_partial_tiles():
 REFUSED = [
     ({"head_dim": 0}, "--head-dim must be at least 1, got 0"),
     ({"block_m": 8}, "--block-m must be a power of two of at least 16, got 8"),
-    ({"causal": False}, "--no-causal: lazy attention is always causal"),
     ({"tau": (1.0, 2.0)}, "--tau takes one number, or one a head: 3 heads, got 2 numbers"),
     ({"seqlen_q": 7, "seqlen_k": 9}, "lazy attention needs as many keys as rows, got 7 and 9"),
     ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
@@ -54,7 +53,6 @@ REFUSED = [
     ({"cu_seqlens": (0, 9)}, "--cu-seqlens: the lazy family has no such option"),
 ]
 REFUSED_BY_SOFTMAX = [
-    ({"tau": (1.0,)}, "--tau: the softmax family has no such option"),
     ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
     ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),

@@ -9,13 +9,7 @@ from gradprobe.model.documents import report_from
 from gradprobe.model.layout_run import ALONE, CRASHED, TOGETHER, Error, Run, SurveyedLayout
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
-from gradprobe.model.report import (
-    CauseLine,
-    CheckedTarget,
-    Diagnosis,
-    SurveySummary,
-    TriedEdit,
-)
+from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, SurveySummary, TriedEdit
 from gradprobe.render.reasons import code_window
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
