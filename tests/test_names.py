@@ -1,6 +1,7 @@
 """One name has one meaning: no file and no class of the package is called like another, and few names say nothing."""
 
 import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,22 +29,15 @@ def test_no_file_is_called_like_another():
 
 
 def test_no_class_of_a_module_is_called_like_another():
-    names = Counter(
-        node.name
-        for tree in TREES.values()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    )
+    names = Counter[str]()
+    for tree in TREES.values():
+        names.update(node.name for node in tree.body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_class_has_a_participle_or_a_preposition_for_its_name():
-    names = {
-        node.name.lstrip("_")
-        for tree in TREES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+    nodes = list(itertools.chain(*map(ast.walk, TREES.values())))
+    names = {node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef)}
     assert sorted(names & NO_NOUNS) == []
     assert sorted(name for name in names if SINGLE_PARTICIPLE.fullmatch(name)) == []
 

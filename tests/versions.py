@@ -109,10 +109,8 @@ def row(name: str) -> Row:
         versions = subprocess.check_output([there, "-c", say], text=True).split()
         tests = [test for tests in SUITE.values() for test in tests]
         words = [there, "-m", "pytest", *QUIETLY, f"--junit-xml={results}", *tests]
-        changed = {
-            "PATH": f"{there.parent}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-        }
+        path = f"{there.parent}{os.pathsep}{os.environ['PATH']}"
+        changed = {"PATH": path, "OMP_NUM_THREADS": "1"}
         ran = subprocess.run(
             words,
             cwd=ROOT,
@@ -122,13 +120,8 @@ def row(name: str) -> Row:
             check=False,
         )
         found = Row(tuple(versions), *counted(results))
-    print(
-        f"== {name}",
-        ran.stdout if ran.returncode else "",
-        "  ".join(found.cells()),
-        sep="\n",
-        flush=True,
-    )
+    wrong = ran.stdout if ran.returncode else ""
+    print(f"== {name}", wrong, "  ".join(found.cells()), sep="\n", flush=True)
     return found
 
 
@@ -136,11 +129,12 @@ def counted(results: Path) -> tuple[Counter[str], Counter[str]]:
     """How many tests of each feature passed and failed; those that were skipped are neither."""
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     for case in ElementTree.parse(results).iter("testcase"):
-        ends = {child.tag for child in case}
+        ends, feature = (
+            {child.tag for child in case},
+            FEATURES.get(case.get("classname", ""), "check"),
+        )
         if "skipped" not in ends:
-            counts[bool(ends & {"failure", "error"})][
-                FEATURES.get(case.get("classname", ""), "check")
-            ] += 1
+            counts[bool(ends & {"failure", "error"})][feature] += 1
     return counts
 
 

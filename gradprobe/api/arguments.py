@@ -11,21 +11,14 @@ from ..targets.definitions import with_function
 from ..targets.naming import target_word
 
 _BY_NAME = {option.name: option for option in OPTIONS}
-Subject = str | Callable[..., Any]
-"""A target, or a reference: a function, or the word of one."""
+Subject = str | Callable[..., Any]  # A target, or a reference: a function, or the word of one
 
 
 def requested(
-    target: Subject,
-    reference: Subject | None,
-    family: str | None,
-    options: Mapping[str, Any],
+    target: Subject, reference: Subject | None, family: str | None, options: Mapping[str, Any],
     others: tuple[str, ...] = (),
-) -> CheckRequest:
-    """What is asked for, in words; "" for a function that has none. The words are judged with the command line's.
-
-    Args:
-        others: arguments that the caller takes besides.
+) -> CheckRequest:  # fmt: skip
+    """What is asked for, in words; "" for a function that has none. `others`: further arguments of the caller.
 
     Raises:
         TypeError: an option does not exist, or a value has another type than the option takes.
@@ -48,7 +41,7 @@ def requested(
 
 
 def _plain(value: Any) -> Any:
-    """A value in a form of TOML: for a path, torch's dtype or device, an array, a tuple, or a dict as NAME=VALUE."""
+    """A value in a form of TOML; a dict as NAME=VALUE."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if type(value).__name__ in ("dtype", "device") and type(value).__module__ == "torch":
@@ -60,7 +53,7 @@ def _plain(value: Any) -> Any:
 
 
 def word_of_subject(subject: Subject) -> str:
-    """The word by which the command line finds a function, FILE.py its one; "" where none does. TypeError of others."""
+    """The word by which the command line finds a function; "" where none does. TypeError of others."""
     __tracebackhide__ = True
     if isinstance(subject, str):
         return with_function(subject)

@@ -1,4 +1,4 @@
-"""`gradprobe.check`: a request -> a ShownReport, made by a process of its own or, of a function, in this one."""
+"""`gradprobe.check`: a request -> a ShownReport, by a process of its own or, of a function, in this one."""
 
 import contextlib
 import os
@@ -50,9 +50,7 @@ def checked(target: Subject, options: dict[str, Any]) -> ShownReport:
     """
     given = {name: options.pop(name, None) for name in OWN}
     own = {name: OWN[name] if word is None else word for name, word in given.items()}
-    reference, other, timeout, fresh = (
-        own[name] for name in ("reference", "against", "timeout", "fresh")
-    )
+    reference, other, timeout = own["reference"], own["against"], own["timeout"]
     request = requested(target, reference, own["family"], options, tuple(OWN))
     parse(request.options)
     refuse_unknown_family(request.family)
@@ -73,9 +71,12 @@ def checked(target: Subject, options: dict[str, Any]) -> ShownReport:
             refuse_untested()
     except Failure as failure:
         return shown(failed_report(failure, "", request.target))
-    with bounded(own["max_memory"]), fresh_caches() if fresh else contextlib.nullcontext():
+    with (
+        bounded(own["max_memory"]),
+        fresh_caches() if own["fresh"] else contextlib.nullcontext(),
+    ):
         functions = (None, None) if apart else (_function(target), _function(reference))
-        planned = PlannedCheck("", request, fresh=fresh, functions=functions)
+        planned = PlannedCheck("", request, fresh=own["fresh"], functions=functions)
         return shown(_checked(planned, setting, other))
 
 
@@ -84,7 +85,7 @@ def _function(subject: Subject | Report | None) -> Callable[..., Any] | None:
 
 
 def _checked(planned: PlannedCheck, setting: Setting, other: Subject | Report | None) -> Report:
-    """The report of one check, beside another target or report where one is given. Raises its UsageFailure."""
+    """The report of one check, beside another where one is given. Raises its UsageFailure."""
     surroundings = contextlib.nullcontext if setting.isolate else ordinary_torch
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder, surroundings():
         if isinstance(other, Report):

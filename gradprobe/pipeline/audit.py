@@ -55,7 +55,7 @@ class Attempt:
         return self.measured.matches
 
     @property
-    def has_a_right_result(self) -> bool:
+    def is_partly_right(self) -> bool:
         return len(self.wrong) < len(self.measured.comparison.findings)
 
     @cached_property
@@ -66,14 +66,11 @@ class Attempt:
 @dataclass(frozen=True)
 class Audit:
     target: Target
-    attempt: Attempt
-    """Its first wrong run, else the first."""
+    attempt: Attempt  # its first wrong run, else the first
     runs: tuple[LayoutRun, ...]
-    taken: tuple[str, ...]
-    """How it is called, and what it does by itself."""
+    taken: tuple[str, ...]  # how it is called, and what it does by itself
     diagnoses: tuple[Diagnosis, ...] = ()
-    known: tuple[str, ...] = ()
-    """What is known of results that no diagnosis explains."""
+    known: tuple[str, ...] = ()  # of results that no diagnosis explains
 
 
 def audit(
@@ -93,10 +90,10 @@ def audit(
             attempts.append(search.attempt(setting, seed))
         except Failure as failure:
             taken.append(f"it was not judged {_in_words(setting)} with seed {seed}: {failure}")
-    runs = [
-        replace(each.run, layout=f"{_in_words(each.options)} seed={each.case.seed}")
-        for each in attempts
-    ]
+    runs = list[LayoutRun]()
+    for each in attempts:
+        layout = f"{_in_words(each.options)} seed={each.case.seed}"
+        runs.append(replace(each.run, layout=layout))
     wrong = next((each for each in attempts if not each.is_right), None)
     found = tuple(wrong.causes) if wrong is not None else ()
     known = [f"no known formula gives its {listed(wrong.wrong)}"] if wrong and not found else []
@@ -131,16 +128,15 @@ class ReferenceSearch:
                 continue
             latest = attempts[-1]
             # A right result is one in no other way of calling, but where a fault undoes what this one asks for.
-            if latest.is_right or (latest.has_a_right_result and latest.causes):
+            if latest.is_right or (latest.is_partly_right and latest.causes):
                 return latest
         if not attempts:
             raise raised[0]
         # What is wrong for a scale of 1 too has none by itself: its scale is left out.
-        usual = [each for each in attempts if "scale" not in each.case.implied]
-        return max(usual, key=lambda each: (bool(each.causes), each.has_a_right_result))
+        usual = [each for each in attempts if "scale" not in each.case.implied] or attempts
+        return max(usual, key=lambda each: (bool(each.causes), each.is_partly_right))
 
     def _ways(self) -> Iterator[dict[str, Any]]:
-        """Of what it has no parameter for, whether it does it by itself."""
         takes = self.target.takes
         scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
         masks = (True,) if self._is_lazy else (False, True)

@@ -36,11 +36,8 @@ _LONGEST_WORDS = 160
 
 
 class Adaptation(NamedTuple):
-    """A change of options, as words of the command line."""
-
     options: Mapping[str, Any]
-    about: str
-    """What of the case was refused, "head dim 24"; or what the target takes it for."""
+    about: str  # what of the case was refused, "head dim 24"; or what the target takes it for
 
 
 def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
@@ -117,7 +114,7 @@ class Fit:
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
-    """One run of the target in the first layout, with further options."""
+    """One run in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
         case = replace(problem.case, repeat=1)
@@ -139,8 +136,7 @@ def refuses(failure: Failure | None) -> bool:
 
 @door("fit")
 def fit(trial: Fit) -> Fit | None:
-    """The changes with which the target runs and reads its tensors rightly; None where none is
-    needed or none helps.
+    """The changes with which the target runs and reads its tensors rightly, if any are needed and help.
 
     An option that was given is never changed. A meaning is found only where nearly all of the
     `trial` is wrong, and most is right with it.
@@ -158,7 +154,6 @@ class _Search:
         self._problem, self._runs = problem, 0
 
     def past(self, failed: Fit) -> Fit | None:
-        """The fewest adaptations with which the target runs."""
         waiting, known = [failed], {_about(failed.failure)}
         for fit in waiting:  # which grows
             if not refuses(fit.failure):
@@ -201,9 +196,9 @@ class _Search:
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
         for adaptation in adaptations(fit.problem.case, self._problem.target):
-            changed = set[str]().union(
-                *(_FIXED_BY.get(name, (name,)) for name in adaptation.options)
-            )
+            changed = set[str]()
+            for name in adaptation.options:
+                changed.update(_FIXED_BY.get(name, (name,)))
             if fixed.isdisjoint(changed) and self._runs < _MOST_RUNS:
                 self._runs += 1
                 yield adaptation, tried(self._problem, {**fit.options, **adaptation.options})

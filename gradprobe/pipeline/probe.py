@@ -1,4 +1,4 @@
-"""Chains the stages: Problem -> Probed; of what the target takes in place of the problem."""
+"""Chains the stages: Problem -> Probed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[ProbeR
     return replace(report, notes=(*sentences, *report.notes)), problem
 
 
+# The runs of a target up to the first that is measured, and those that follow.
 Begun = tuple[Experiment, list[RunRecord], Iterator[RunRecord]]
-"""The runs of a target up to the first that is measured, and those that follow."""
 
 
 def fitted(
     problem: Problem, repro_command: str, client: Client
 ) -> tuple[Problem, Sequence[str], Begun]:
-    """The problem that a target takes in place of one, why in sentences, and its runs. Failure as `probed`."""
+    """The problem that a target takes in place of one, why, and its runs. Failure as `probed`."""
     meant = None
     try:
         begun = _begun(problem, repro_command, client)
@@ -89,14 +89,11 @@ def _begun(problem: Problem, command: str, client: Client) -> Begun:
 
 
 def _finished(
-    experiment: Experiment,
-    records_to_come: Iterable[RunRecord],
-    problem: Problem,
-    client: Client,
+    experiment: Experiment, to_come: Iterable[RunRecord], problem: Problem, client: Client
 ) -> ProbeResult:
     records: list[RunRecord] = []
     with Compilation() as compilation:
-        for record in records_to_come:
+        for record in to_come:
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
             compilation.begin(record)

@@ -8,19 +8,10 @@ from typing import Any
 
 from msgspec import structs
 
+from ..model import layout_run as parts
 from ..model.case import Case
 from ..model.intermediates import steps
-from ..model.layout_run import (
-    NOT_EXPOSED,
-    CloseUp,
-    Counts,
-    Element,
-    Error,
-    Head,
-    Intermediate,
-    Run,
-    add_counts,
-)
+from ..model.layout_run import CloseUp, Counts, Element, Error, Head, Intermediate, Run
 from ..model.number import Number
 from ..model.report import Report
 from ..numerics.evidence import LayoutRun, MeasuredRun, ProbeResult, Steps
@@ -55,7 +46,7 @@ def report_of(probed: ProbeResult, close_ups: Iterable[CloseUp] = ()) -> Report:
         error=_compile_failure(probed) if probed.compile_errors else None,
         coarser=tuple(coarser.values()),
         target_warnings=probed.warned,
-        compared=add_counts(map(attrgetter("compared"), runs)),
+        compared=parts.add_counts(map(attrgetter("compared"), runs)),
         warnings=tuple(probed.warnings),
         seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
         close_ups=tuple(close_ups),
@@ -118,7 +109,7 @@ def _intermediates(case: Case, measured: MeasuredRun) -> Iterator[Intermediate]:
         if name in findings and name not in seen:
             yield _intermediate(findings[name], measured)
         elif name in absent:
-            yield Intermediate(name=name, status=NOT_EXPOSED)
+            yield Intermediate(name=name, status=parts.NOT_EXPOSED)
 
 
 def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:

@@ -24,11 +24,11 @@ class Problem:
     reference: Target | None
     saved: SavedInputs | None
     request: CheckRequest
+    # The options that stay as they are, since they were given; also those that are off.
     fixed: frozenset[str]
-    """The options that stay as they are, since they were given; also those that are off."""
 
     def with_options(self, options: Mapping[str, Any]) -> Problem:
-        """The same target on a case with more options, as words; Failure where there is none."""
+        """Failure where there is no such case."""
         request = replace(self.request, options={**self.request.options, **options})
         case = _resolved(request, self.target, self.saved, self.case.device)
         return replace(self, request=request, case=case)
@@ -36,7 +36,6 @@ class Problem:
 
 def resolve_problem(
     request: CheckRequest,
-    *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> Problem:

@@ -38,7 +38,7 @@ def run_check(
     # What a target prints is no data of this command.
     with contextlib.redirect_stdout(sys.stderr):
         client.tick("importing torch and the target", 0.0)
-        problem = resolve_problem(request, target=target, reference=reference)
+        problem = resolve_problem(request, target, reference)
         from .probe import probed
 
         imported = perf_counter() - start

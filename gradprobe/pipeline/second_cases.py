@@ -39,16 +39,13 @@ RIGHT, WRONG, DOUBTFUL, UNTRIED = "right", "wrong", "doubtful", "untried"
 
 @dataclass(frozen=True, eq=False)
 class Ability:
-    """Something that a case does not use, "a tenth head", and the options that ask for it."""
+    """Something that a case does not use, "a tenth head", and the words of a small case that does."""
 
     words: str
     flag: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Words of a small case that uses it; empty where none is run."""
-    is_declared: bool = True
-    """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
-    shown_by: frozenset[str] = frozenset()
-    """The results of which one that is right shows that it is taken, where no parameter does."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # empty where none is run
+    is_declared: bool = True  # by the target's parameters, so that wrong results are a fault
+    shown_by: frozenset[str] = frozenset()  # else one of these results, where it is right
 
     @property
     def sentence(self) -> str:
@@ -150,10 +147,10 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
                 continue
             if not ability.is_declared:
                 if forks:
-                    apart.add(ability, partial(_tried_apart, problem, ability))
+                    apart.add(ability, partial(_outcome, problem, ability))
                 continue
             trial = tried(problem, ability.options)
-            found[ability] = _judged(ability, trial)
+            found[ability] = _outcome(problem, ability, trial)
             asked[ability] = stack.enter_context(Compilation())
             if trial.record is not None:
                 asked[ability].begin(trial.record)
@@ -165,12 +162,9 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     return found
 
 
-def _tried_apart(problem: Problem, ability: Ability) -> str:
-    return _judged(ability, tried(problem, ability.options))
-
-
-def _judged(ability: Ability, trial: Fit) -> str:
+def _outcome(problem: Problem, ability: Ability, trial: Fit | None = None) -> str:
     """What a coarser arithmetic may make is right, and what is refused nothing to tell."""
+    trial = trial or tried(problem, ability.options)
     wrong = WRONG if ability.is_declared else DOUBTFUL
     if trial.failure is not None:
         if isinstance(trial.failure, (UsageFailure, NoRoom)):
@@ -183,5 +177,5 @@ def _judged(ability: Ability, trial: Fit) -> str:
     is_near = max(ratios) <= LAMBDA and ERROR not in map(attrgetter("severity"), run.memory)
     if run.matches or is_near:
         return RIGHT
-    is_shown = any(not findings[name].mismatched for name in ability.shown_by & findings.keys())
-    return WRONG if is_shown else wrong
+    right = {name for name in findings if not findings[name].mismatched}
+    return WRONG if right & ability.shown_by else wrong

@@ -16,8 +16,8 @@ from .runs import RunRecord, outcomes_of
 
 # A last resort: a kernel takes some 50 ms.
 _PATIENCE = 60.0
+# By its key: each launch that was asked about in this process, and what is wrong with it.
 _ASKED: dict[Any, tuple[KernelCall, CompileError | None]] = {}
-"""By its key: each launch that was asked about in this process, and what is wrong with it."""
 
 
 _Fork = ParallelWork[list[CompileError | None]]
@@ -36,9 +36,8 @@ class Compilation(contextlib.ExitStack):
             waiting = _unasked(calls, self._calls)
             self._calls |= calls
             if waiting:
-                self._forks.append(
-                    (waiting, self.enter_context(_Fork(partial(_errors_of, waiting))))
-                )
+                fork = self.enter_context(_Fork(partial(_errors_of, waiting)))
+                self._forks.append((waiting, fork))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
@@ -57,7 +56,7 @@ class Compilation(contextlib.ExitStack):
 
 
 def compiles(record: RunRecord) -> bool:
-    """Whether the front end takes the launches; this process interprets none afterwards."""
+    """Whether the front end takes the launches; none is interpreted afterwards."""
     waiting = _unasked(_calls(record), {})
     errors = _errors_of(waiting) if waiting and is_on("front-end") else []
     _keep(waiting, errors)

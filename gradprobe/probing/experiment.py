@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
+# Told what is being done, which fraction of it, and for which layout, where there is one.
 Tick = Callable[..., object]
-"""Told what is being done, which fraction of it, and for which layout, where there is one."""
 
 
-def silent(stage: str, fraction: float, layout: str = "") -> None:
-    """Tells nobody."""
+def silent(stage: str, fraction: float, layout: str = "") -> None: ...
 
 
 class Stopwatch:
@@ -47,7 +46,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds to a stage's seconds all but what a stage inside it takes."""
+        """Without what a stage inside it takes."""
         start, inner = time.perf_counter(), sum(self.seconds.values())
         yield
         self.seconds[stage] += time.perf_counter() - start - (sum(self.seconds.values()) - inner)
@@ -67,11 +66,9 @@ class Experiment:
     unwritten: float = math.nan
     command: str = ""
     first: Outcome | None = None
-    backends: frozenset[str] = frozenset()
-    """What was seen to run the target's kernels, of BACKENDS."""
+    backends: frozenset[str] = frozenset()  # what was seen to run the target's kernels
     dots: tuple[Dots, ...] = ()
-    large: list[LargeRuns] = field(default_factory=list)
-    """What compares its large runs, once there is one."""
+    large: list[LargeRuns] = field(default_factory=list)  # once there is one
 
     @property
     def is_cuda(self) -> bool:
@@ -142,7 +139,6 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
 
 
 def declared_way(of: Experiment) -> str | None:
-    """What the command line says, or the target was told; None where nobody said anything."""
     return of.case.dots or ("ieee" if "dots" in of.target.takes else None)
 
 
@@ -152,7 +148,7 @@ def _read(of: Experiment) -> list[Dots]:
     if COMPILED in of.backends and not has_kernels:
         return []
     kept = [
-        dots for dots in of.dots if not (dots.is_torch and has_kernels) or dots.way != "ieee"
+        dots for dots in of.dots if not (dots.is_torch and has_kernels and dots.way == "ieee")
     ]
     return sorted(kept, key=lambda dots: -DOTS.index(dots.way))
 
@@ -168,7 +164,6 @@ def dots_of(of: Experiment) -> str:
 
 
 def coarser_dots(of: Experiment) -> list[Dots]:
-    """The dots that are coarser than what is declared."""
     declared = declared_way(of)
     if of.case.device == "cpu" or of.case.dtype != "float32" or declared is None:
         return []

@@ -31,8 +31,7 @@ _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows t
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout and the first that fails.
 
-    One-hot problems that are wrong where the run is right are a run of their own behind the
-    others.
+    One-hot problems that are wrong where the run is right are a run of their own.
     """
     measured = [at for at, record in enumerate(records) if record.run.measured]
     failing = [at for at in measured if records[at].run.verdict == MISMATCH]
@@ -93,9 +92,7 @@ class _BlackBox:
             everything[name] = value.repeat(times, *[1] * (value.dim() - 1))
         everything |= outputs_of(case, experiment.target.outputs, values)
         shapes = {name: tuple(value.shape) for name, value in everything.items()}
-        placements = None
-        if saved is not None:
-            placements = for_more_batches(saved.placements, shapes)
+        placements = for_more_batches(saved.placements, shapes) if saved is not None else None
         # O and LSE of a file are none of these problems'.
         of = replace(experiment, case=case, saved=None)
         trace, execution = accepted(

@@ -201,8 +201,10 @@ def _refuse_other_formulas(
         )
     worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
     if is_exact and worst.max_ratio > SHARE_OF_FLOAT32:
+        words = (
+            f"{worst.name} of {name} errs by {worst.max_ratio:.1g} of what float32 may err by"
+        )
         raise ReferenceFailure(
-            f"{subject} {worst.name} of {name} errs by {worst.max_ratio:.1g} of what float32 may err by, "
-            f"and beside a kernel in float32 it may by {SHARE_OF_FLOAT32:.1g}",
+            f"{subject} {words}, and beside a kernel in float32 it may by {SHARE_OF_FLOAT32:.1g}",
             "a reference is checked before it is used: compute it in float64",
         )

@@ -31,8 +31,9 @@ class Execution:
     inputs: Inputs
     outcome: Outcome
     memory: tuple[MemoryFinding, ...]
-    unwatched: tuple[str, ...] = ()
-    """What went wrong in watching; those accesses were not judged."""
+    unwatched: tuple[
+        str, ...
+    ] = ()  # what went wrong in watching; those accesses were not judged
 
     @property
     def layout(self) -> str:
@@ -46,8 +47,7 @@ class Execution:
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
     """One run of the target, timed.
 
-    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a
-    test; again where only a run shows that there are some, or one was stopped.
+    Kernels of a source run between guard bands; again where only a run shows that there are some, or one was stopped.
     """
     stopwatch, layout, is_poisoned = experiment.stopwatch, inputs.layout, experiment.case.poison
     number, execution = stopwatch.laps["target"] + 1, None
@@ -75,9 +75,7 @@ def accepted(
 def observe(
     experiment: Experiment, inputs: Inputs, *, banded: bool = True, copies: bool = False, schedule: int = 0
 ) -> Execution:  # fmt: skip
-    """Runs a target once, and looks at what it does to memory that is not its own.
-
-    Where only the run imports Triton, a second one is watched.
+    """Runs a target once, and looks at what it does to memory; again where only the run imports Triton.
 
     Args:
         banded: whether what it allocates lies in guard bands; `copies`: what `clone` and the like return too.

@@ -39,8 +39,7 @@ class RunRecord:
     ) -> RunRecord:
         """The same after further executions, with what those in its layout did to memory.
 
-        Reads without a value were decided by the run's own results; a known race meets other
-        programs in more batches.
+        Reads without a value are decided by its own results; a known race meets other programs in more batches.
         """
         run, found = self.run, {finding.identity: finding for finding in self.run.memory}
         places = set(map(attrgetter("place_of_access"), run.memory))
@@ -61,8 +60,7 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """Each run of a case under all of its layouts, as soon as it is measured.
 
-    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; if that is
-    refused, what keeps the order of axes.
+    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; or what keeps the order of axes.
     """
     case = experiment.case
     for assigned in layouts_of(case):
@@ -86,9 +84,8 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
     trace, first = first.outcome.trace, first.without_tensors()
-    run = LayoutRun(
-        inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs)
-    )
+    refused, lies = first.outcome.refused, laid(case, inputs)
+    run = LayoutRun(inputs.layout, assigned, None, refused, laid=lies)
     if trace is None:
         return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
     experiment, executions = experiment.after([first.outcome]), [first]
@@ -105,7 +102,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
-    """The run, or its first wrong repeat, in other orders of CUDA's threads on the CPU."""
+    """The run, or its first wrong repeat."""
     case, first = experiment.case, run.measured
     if case.repeat == 1 or first is None:
         return run
@@ -148,7 +145,6 @@ def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Li
 
 
 def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
-    """The kernels of Triton that were given an intermediate, and its parameter there."""
     if not outcome.calls:  # else Triton is loaded
         return []
     from ..source.pointers import named_after
@@ -168,7 +164,6 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
 
 
 def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Sentences about the case and what was skipped, each once."""
     case, changed = experiment.case, experiment.target.surroundings.sentence
     notes = [f"the values are those of {case.inputs}"] if case.inputs is not None else []
     notes += [*zeros_by_design(case), dots_sentence(experiment)]
@@ -180,8 +175,9 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:
             for words in execution.unwatched:
-                by = "by a fault of gradprobe"
-                notes.append(f"some accesses of memory could not be watched, {by}: {words}")
+                notes.append(
+                    f"some accesses could not be watched, by a fault of gradprobe: {words}"
+                )
             notes += execution.outcome.notes
             # What lanes without a value gave that came to nothing, as in the upper half of a warp.
             for finding in execution.memory:

@@ -1,4 +1,4 @@
-"""The child's side: an interpreter that makes one worker and calls it for each item, and the messages it sends."""
+"""The child's side: makes one worker, calls it for each item, and sends messages."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) -> None:
-    """Serves until the other end of the descriptor is closed, then kills this whole process group.
-
-    `stacks`: a descriptor for the stack of a crash; `early`: modules to import meanwhile.
-    """
+    """Serves until the other end is closed, then kills its process group. `stacks`: where a crash writes its stack."""
     for own in (descriptor, stacks):
         os.set_inheritable(own, False)
     _write_stacks_to(stacks)
@@ -67,7 +64,6 @@ def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str]) 
 
 
 def dies_with_parent() -> None:
-    """Has the system end this process with its parent."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -89,7 +85,7 @@ def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
 
 
 def _answer(work: Callable[[], Any]) -> Message:
-    """How some work ended, as a message. Where it cost this process its device, its result means nothing."""
+    """How some work ended. Where it cost this process its device, its result means nothing."""
     try:
         answer = ANSWER, pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
@@ -98,8 +94,7 @@ def _answer(work: Callable[[], Any]) -> Message:
     return answer if lost is None else (LOST, lost.encode())
 
 
-Message = tuple[str, bytes]
-"""Its kind, and what it holds, pickled; of LOST, the device's error."""
+Message = tuple[str, bytes]  # its kind, and what it holds, pickled; of LOST, the device's error
 TOLD, ANSWER, RAISED, LOST = "told", "answer", "raised", "lost"
 # What stands before each message, so that what a target writes there is not read as one, and waited for.
 _HEAD, _SIGN = struct.Struct("!9sQ"), b"gradprobe"
@@ -130,7 +125,7 @@ _listeners: list[Callable[[Any], object]] = []
 
 
 def tell(value: Any) -> None:
-    """Hands a value at once to whoever made this worker; to nobody where nobody listens."""
+    """Hands a value at once to whoever made this worker."""
     if _listeners:
         _listeners[-1](value)
 
@@ -149,7 +144,6 @@ _stack_files: list[int] = []
 
 
 def _write_stacks_to(stacks: int) -> None:
-    """Has a crash, the signal WHERE and `os._exit` write a stack."""
     _stack_files.append(stacks)
     faulthandler.enable(stacks)
     faulthandler.register(WHERE, stacks, all_threads=False)
@@ -164,7 +158,7 @@ def _write_stacks_to(stacks: int) -> None:
 
 
 def add_to_stack(file: str, line: int, function: str) -> None:
-    """Writes a stack of one line, as faulthandler does; nothing where nobody reads it. The last one counts."""
+    """Writes a stack of one line, as faulthandler does. The last one counts."""
     for descriptor in _stack_files:
         with contextlib.suppress(OSError):
             words = f'Current thread (most recent call first):\n  File "{file}", line {line} in {function}\n'

@@ -33,7 +33,7 @@ _unwanted: list[Callable[[], bool]] = []
 
 @contextlib.contextmanager
 def abandoned_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """While open, what waits for children asks ten times a second; where so, it raises AbandonedWork."""
+    """While open, what waits for children raises AbandonedWork soon after that is so."""
     _unwanted.append(unwanted)
     try:
         yield
@@ -63,7 +63,7 @@ def run_each(
         items: a list may grow behind its end whenever an end was yielded.
         timeout: seconds for one item, once its child is ready.
         echo: called in another thread with what the children write on stdout and stderr.
-        told: called with the index of an item and a value that its worker tells (`tell`) meanwhile.
+        told: called with the index of an item and a value that its worker tells.
 
     Raises:
         Failure: no process can be started at all.
@@ -84,7 +84,7 @@ def run_here(
     *,
     told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[TaskResult]:
-    """`run_each` in this process, for debuggers: exceptions of the worker come out."""
+    """`run_each` in this process: exceptions of the worker come out."""
     worker = worker_of(factory, setup)
     for index, item in enumerate(items):
         with heard_by(functools.partial(told, index)):
@@ -94,8 +94,6 @@ def run_here(
 
 @dataclass(eq=False)
 class _Worker:
-    """A child, the item that it works on, and the thread that waits for its answer."""
-
     child: Child
     device: str
     index: int | None = None
@@ -105,8 +103,6 @@ class _Worker:
 
 
 class _Crew:
-    """The children, and the items that are left."""
-
     def __init__(
         self, factory: str, setup: Any, items: Sequence[Any], timeout: float | None, workers: int,
         echo: Callable[[str], object] | None, told: Callable[[int, Any], object],
@@ -134,7 +130,6 @@ class _Crew:
             self._hand_out()  # of what the caller has added
 
     def _hand_out(self) -> None:
-        """Gives items to idle children, and to as many more as there can be."""
         self._left.extend(range(self._seen, len(self._items)))
         self._seen = len(self._items)
         for worker in [worker for worker in self.workers if worker.index is None]:
@@ -148,21 +143,18 @@ class _Crew:
                 device = min(self._devices, key=[each.device for each in self.workers].count)
                 self.workers.append(idle := _Worker(next_child(device), device))
             idle.index = self._left.popleft()
-            idle.thread = threading.Thread(
-                target=self._ask, args=(idle, idle.index), daemon=True
-            )
+            words = (idle, idle.index)
+            idle.thread = threading.Thread(target=self._ask, args=words, daemon=True)
             idle.thread.start()
 
     def _ask(self, worker: _Worker, index: int) -> None:
-        """In a thread of its own: has a child make its worker once, and do an item."""
+        """In a thread of its own."""
         ask = functools.partial(
             worker.child.asked, most=self._most, echo=self._echo, unwanted=lambda: worker.is_unwanted,
             told=lambda payload: self._events.put((worker, TOLD, payload)),
         )  # fmt: skip
-        kind, ended = (
-            ANSWER if worker.is_ready else _UNMADE,
-            TaskResult(self._items[index], index),
-        )
+        kind = ANSWER if worker.is_ready else _UNMADE
+        ended = TaskResult(self._items[index], index)
         try:
             found = (ANSWER, b"") if worker.is_ready else ask(self._setup, START_LIMIT)
             if not isinstance(found, Crash) and found[0] == ANSWER:
@@ -218,7 +210,6 @@ class _Crew:
         return [replace(ended, item=self._items[at], index=at) for at in sorted(lost)]
 
     def close(self, worker: _Worker) -> None:
-        """Ends a child, whatever it does."""
         self.workers.remove(worker)
         worker.is_unwanted = True
         if worker.thread is not None:

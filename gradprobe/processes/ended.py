@@ -1,4 +1,4 @@
-"""How an item ended: with a result, an exception, or a crash of its process; and the words for a crash."""
+"""How an item ended: with a result, an exception, or a crash of its process."""
 
 from __future__ import annotations
 
@@ -45,18 +45,12 @@ class WorkerException:
 
 @dataclass(frozen=True)
 class Crash:
-    """A process that died, or was stopped, before it answered."""
-
+    # CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much.
     kind: str
-    """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much."""
-    words: str
-    """`killed by SIGSEGV (segmentation fault)`; of a lost GPU, the driver's message."""
-    stderr_tail: str
-    """The last lines that it wrote to stdout or stderr."""
-    seconds: float
-    """The time since it was given the item or was started."""
-    stack: str = ""
-    """As Python writes it."""
+    words: str  # `killed by SIGSEGV (segmentation fault)`; of a lost GPU, the driver's message
+    stderr_tail: str  # the last lines that it wrote to stdout or stderr
+    seconds: float  # the time since it was given the item or was started
+    stack: str = ""  # as Python writes it
 
     @property
     def last(self) -> EndedLine | None:
@@ -71,7 +65,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """An item that is over. Where `crash` and `raised` are both None, `result` is what the worker returned."""
+    """Where `crash` and `raised` are both None, `result` is what the worker returned."""
 
     item: Any
     index: int
@@ -91,7 +85,6 @@ def raised_of(error: BaseException) -> WorkerException:
 
 
 def words_of(code: int) -> str:
-    """How a process ended, from its exit code as Popen gives it, where a negative one is a signal."""
     if code >= 0:
         return f"ended with exit code {code} before it answered (os._exit?)"
     if -code not in {*signal.Signals}:
@@ -115,8 +108,7 @@ class EndedLine:
     file: str
     line: int
     function: str
-    code: str
-    """Its text; "" where the file cannot be read."""
+    code: str  # its text; "" where the file cannot be read
 
     @property
     def sentence(self) -> str:
@@ -152,7 +144,7 @@ def is_users(file: str) -> bool:
 
 
 def is_edited(file: str) -> bool:
-    """Whether somebody who writes a kernel may edit a file: it is neither Python's, nor installed, nor this tool's."""
+    """Whether somebody who writes a kernel may edit a file."""
     return is_users(file) and "-packages" not in file and not _lies_in(file, _PACKAGE)
 
 

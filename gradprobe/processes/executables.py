@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..model.failures import UsageFailure
 from .each import run_each
@@ -70,15 +69,11 @@ class ProgramWorker:
         environment = {**program.environment, MARK: os.environ[MARK]}
         # A file, since what it leaves in the background may hold a pipe open.
         with tempfile.TemporaryFile() as output:
-            how: dict[str, Any] = {
-                "stdin": subprocess.DEVNULL,
-                "stdout": output,
-                "stderr": output,
-            }
             try:
                 process = subprocess.Popen(
-                    program.command, env=environment, start_new_session=True, **how
-                )
+                    program.command, env=environment, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                )  # fmt: skip
             except OSError as error:
                 words = f"{shlex.join(program.command)}: cannot be started, {error.strerror}"
                 raise UsageFailure(words) from error

@@ -26,7 +26,7 @@ Done = TypeVar("Done")
 
 
 def may_fork() -> bool:
-    """Whether a fork works: not on macOS, nor where this process holds a GPU, or JAX's threads hold locks."""
+    """Whether a fork works: not beside a GPU that is held, or JAX's threads that hold locks."""
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
     return sys.platform == "linux" and not holds_gpu and "jaxlib" not in sys.modules
@@ -38,8 +38,9 @@ class ParallelWork(Generic[Done]):
     def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
         """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
         self.is_over = False
-        self.done: Done | None = None
-        """What it returned; None before, and where it came to no end."""
+        self.done: Done | None = (
+            None  # what it returned; None before, and where it came to no end
+        )
         self.late = time.monotonic() + (math.inf if computes is None else _PATIENCE * computes)
         self._reading, writing = Pipe(duplex=False)
         sys.stdout.flush()
@@ -66,13 +67,11 @@ class ParallelWork(Generic[Done]):
         return self.done
 
     def hear(self) -> None:
-        """Takes its answer."""
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             self.done = self._reading.recv()
         self.end()
 
     def end(self) -> None:
-        """Kills the fork."""
         if self.is_over:
             return
         self.is_over = True
@@ -102,7 +101,7 @@ def _hear(forks: Sequence[ParallelWork[Any]], until: float) -> None:
 
 
 def _run(work: Callable[[], Any], writing: Connection[Any, Any]) -> NoReturn:
-    """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
+    """The fork's own life: it says nothing but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
         faulthandler.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
@@ -129,7 +128,6 @@ class Forks:
         self._begun = deque[tuple[Any, ParallelWork[Any]]]()
 
     def add(self, key: Any, work: Callable[[], Any]) -> None:
-        """Has the work done in a fork, at once or as soon as there is room."""
         self._waiting.append((key, work))
         self._start()
 
@@ -148,7 +146,7 @@ class Forks:
             self._start()
 
     def _start(self) -> list[ParallelWork[Any]]:
-        """Fills the room that is there; the forks that run."""
+        """The forks that run."""
         running = [fork for _, fork in self._begun if not fork.is_over]
         while self._waiting and len(running) < self._at_once:
             key, work = self._waiting.popleft()

@@ -36,11 +36,7 @@ class Child:
     """A process with a session of its own, so that it can be killed with all that it started."""
 
     def __init__(self, early: Sequence[str] = (), device: str = "") -> None:
-        """Starts it, or raises Failure; it imports the modules `early`, and waits for its worker.
-
-        Args:
-            device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" for those of this process.
-        """
+        """Starts it, or raises Failure; it imports the modules `early`. `device`: the one GPU that it sees, or ""."""
         self.surroundings = _surroundings()
         self._mark, self._tail, self._stack_start = secrets.token_hex(8), b"", 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -48,8 +44,8 @@ class Child:
         self._errors, writing = os.pipe()
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `stop`
         self._unread = bytearray()
+        # What is not at its end.
         self._open: list[Connection[bytes, Any] | int] = [self._stream, self._errors]
-        """What is not at its end."""
         try:
             self._process = self._started(early, device, theirs.fileno(), writing)
         except OSError as error:
@@ -80,9 +76,7 @@ class Child:
 
         Args:
             limit, most: seconds, and bytes of memory, that it may take.
-            told: gets what it tells before.
             echo: gets what it writes on stdout and stderr.
-            unwanted: whether nobody wants the answer any more.
         """
         self._echo, self._begun = echo, (now := time.monotonic())
         self._tail, self._stack_start = b"", self._written
@@ -115,7 +109,6 @@ class Child:
                 return self._crash(TIMEOUT, f"no answer within {limit:g} s: stopped")
 
     def _drain(self) -> None:
-        """Reads what it wrote before."""
         over = time.monotonic() + _CLOSING
         while time.monotonic() < over and wait(self._open, 0):
             self._heard(0.0)
@@ -127,7 +120,6 @@ class Child:
         return Crash(kind, words or words_of(code), tail, seconds, self._stack)
 
     def _say_where(self) -> None:
-        """Has a child that is late write its stack."""
         before, over = self._written, time.monotonic() + _SAYING
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, WHERE)
@@ -192,8 +184,8 @@ class Child:
         return found
 
 
+# In the environment of a child, and of whatever it starts: the child's own word.
 MARK = "GRADPROBE_CHILD"
-"""In the environment of a child, and of whatever it starts: the child's own word."""
 
 
 def _end_leftovers(mark: str) -> None:
@@ -215,7 +207,6 @@ def search_path() -> list[str]:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """What a child has of this process."""
     return dict(os.environ), search_path(), os.getcwd()
 
 
@@ -223,14 +214,13 @@ _waiting: list[Child] = []
 
 
 def begin_child(modules: Sequence[str]) -> None:
-    """Starts the next child, which imports these modules meanwhile; the one that is asked for says why none can be."""
+    """Starts the next child; the one that is asked for says why none can be."""
     with contextlib.suppress(Failure):
         _waiting.append(Child(modules))
 
 
 @contextlib.contextmanager
 def begun_early(modules: Sequence[str], number: int = 1) -> Iterator[None]:
-    """`begin_child`, so many times; what nobody took by the end is ended."""
     for _ in range(number):
         begin_child(modules)
     try:
@@ -241,7 +231,7 @@ def begun_early(modules: Sequence[str], number: int = 1) -> Iterator[None]:
 
 
 def next_child(device: str) -> Child:
-    """The child that was begun early, unless what it has of this process has changed; else a new one."""
+    """The child that was begun early, unless its surroundings have changed; else a new one."""
     while _waiting:
         begun = _waiting.pop()
         if begun.surroundings == _surroundings() and not device and begun.lives():

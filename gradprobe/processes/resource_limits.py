@@ -22,7 +22,7 @@ _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 def parsed(word: str, where: str = "--max-memory") -> int:
-    """The bytes of a word such as 3G or 1.5GiB; UsageFailure for another, or where nothing runs in so little."""
+    """The bytes of a word such as 3G or 1.5GiB; UsageFailure for another, or too little."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", word.strip().lower())
     if match is None:
         raise UsageFailure(f"{where} takes a number of bytes such as 3G or 500M, got {word!r}")
@@ -46,7 +46,6 @@ def requested() -> int | None:
 
 @contextlib.contextmanager
 def setting_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """While open, these variables have these values, in this process and in what it starts."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -83,7 +82,7 @@ def bytes_left() -> int:
 
 
 def held_by(process: int) -> int:
-    """The bytes of memory of a process that are not mapped from files; 0 for one that has ended."""
+    """The bytes of a process that are not mapped from files; 0 of one that has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
         return (resident - shared) * _PAGE
@@ -106,7 +105,7 @@ class QuietTime:
 
 
 def _ticks_of(process: int) -> int:
-    """Its processor time, with that of what it started, such as compilers; 0 of one that has ended."""
+    """Its processor time, with that of what it started, such as compilers."""
     with contextlib.suppress(OSError):
         own = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -115,7 +114,6 @@ def _ticks_of(process: int) -> int:
 
 
 def cores() -> int:
-    """The cores that this process may take."""
     if sys.platform != "linux":
         return 1
     return len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1"))
@@ -141,7 +139,6 @@ def _number(file: Path, pattern: str) -> int:
 
 
 def _text(file: Path) -> str:
-    """What a file holds; nothing where it is not there."""
     with contextlib.suppress(OSError):
         return file.read_text()
     return ""
@@ -171,8 +168,5 @@ def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
 
 
 def one_for_numpy() -> None:
-    """Has numpy compute in one thread, unless the environment says otherwise; called before it is imported.
-
-    Products of Triton's interpreter are small, and OpenBLAS's threads spin between them.
-    """
+    """Before numpy is imported: products of Triton's interpreter are small, and threads spin between them."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

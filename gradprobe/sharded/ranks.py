@@ -1,4 +1,4 @@
-"""The ranks of one target: processes that are given their shards and waited for; and what they made of them joined."""
+"""The ranks of one target: processes that are given their shards; and what they made of them, joined."""
 
 import atexit
 import datetime
@@ -69,7 +69,7 @@ class RankWorker:
     """One rank: joins the others, and runs the target on its shard as often as it is asked to."""
 
     def __init__(self, setup: tuple[RankSetup, int, int, str]) -> None:
-        """setup: with its number, that of all, and a folder in which they find one another."""
+        """setup: with its number, that of all, and the folder in which they meet."""
         import torch.distributed as dist
 
         of, rank, ranks, folder = setup
@@ -109,10 +109,9 @@ class World:
     """Processes that work at one problem together."""
 
     def __init__(self, setup: RankSetup, ranks: int) -> None:
-        """Failure: there are fewer GPUs than ranks, a rank cannot join the others, or import the target."""
+        """Failure: there are too few GPUs, or a rank cannot join the others or import the target."""
         self._setup, self._on_gpu = setup, setup.device == "cuda"
         self.failed, self._is_over = "", False
-        """What became of them, where they can do no more."""
         if self._on_gpu and torch.cuda.device_count() < ranks:
             there = plural(torch.cuda.device_count(), "GPU")
             words = f"--ranks {ranks}: each rank needs a GPU, and there is {there}"
@@ -130,7 +129,7 @@ class World:
             raise
 
     def run(self, tasks: Sequence[Task]) -> list[Execution]:
-        """What each rank makes of its task; RanksFailure where one died, raised, or waits for ever."""
+        """RanksFailure where one died, raised, or waits for ever."""
         return self._asked(list(map(pickle.dumps, tasks)))
 
     def close(self) -> None:
@@ -141,7 +140,7 @@ class World:
         self.failed = self.failed or "its ranks have ended"
 
     def _asked(self, payloads: Sequence[bytes], patience: float = 0.0) -> list[Any]:
-        """Every rank's answer; for `patience` seconds they may do nothing."""
+        """For `patience` seconds they may do nothing."""
         ask = functools.partial(
             Child.asked, limit=math.inf, most=limit(), told=lambda payload: None, echo=sys.stderr.write,
             unwanted=lambda: self._is_over,
@@ -166,7 +165,7 @@ class World:
         return answers
 
     def _wait(self, asked: Sequence[Future[Message | Crash]], patience: float) -> list[int]:
-        """The ranks that wait for ever, once the others have ended."""
+        """The ranks that wait for ever."""
         quiet = QuietTime([child.number for child in self._children])
         longest = max(_LONGEST_ON_GPU if self._on_gpu else math.inf, patience)
         begun = time.monotonic()
@@ -180,25 +179,20 @@ class World:
         return []
 
     def _failure(self, found: Sequence[Message | Crash], waiting: Sequence[int]) -> RanksFailure:
-        """Where each rank is, or how it ended."""
         subject, dead, raised = f"target {self._setup.word!r} ", list[str](), list[str]()
         at = defaultdict[str, list[int]](list)
         for rank, each in enumerate(found):
-            if isinstance(each, Crash) and rank not in waiting:
-                dead.append(f"rank {rank} died: {each.words}{each.where}")
+            if isinstance(each, Crash) and rank in waiting:
+                place = f"at {each.last.sentence}" if each.last else "outside the target"
+                at[place].append(rank)
             elif isinstance(each, Crash):
-                at[f"at {each.last.sentence}" if each.last else "outside the target"].append(
-                    rank
-                )
+                dead.append(f"rank {rank} died: {each.words}{each.where}")
             elif each[0] == RAISED:
                 message = pickle.loads(each[1]).message.replace(subject, "", 1)
                 raised.append(f"rank {rank} {message}")
-        # A rank that died makes others raise, or wait.
-        told = dead or raised + [
-            f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
-            for place, own in at.items()
-        ]
-        self.failed = "; ".join(told)
+        for place, own in at.items():
+            raised.append(f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}")
+        self.failed = "; ".join(dead or raised)  # one that died makes others raise, or wait
         return RanksFailure(f"{subject.strip()}: {self.failed}")
 
 
@@ -206,7 +200,7 @@ _worlds: dict[tuple[RankSetup, int], World] = {}
 
 
 def world_of(setup: RankSetup, ranks: int) -> World:
-    """The ranks of a target: those of the last run, where they can go on, or new ones."""
+    """Those of the last run, where they can go on, or new ones."""
     found = _worlds.get((setup, ranks))
     if found is None or found.failed:
         close_worlds()
@@ -224,7 +218,7 @@ def close_worlds() -> None:
 
 
 def across_ranks(target: Target, case: Case) -> Target:
-    """A target that ranks run; Failure where the case cannot be divided among them."""
+    """Failure where the case cannot be divided among them."""
     division(case)
     return replace(target, ranks=run_on_ranks)
 
@@ -232,7 +226,7 @@ def across_ranks(target: Target, case: Case) -> Target:
 def run_on_ranks(
     experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool
 ) -> Execution:
-    """Gives each rank its shard, and puts together what comes, as of one target that was given the whole."""
+    """As of one target that was given the whole."""
     case, target = experiment.case, experiment.target
     shards = division(case)
     setup = RankSetup(target.name, target.family, case.device, case.arch)
@@ -259,16 +253,15 @@ def _whole(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
     refusals = [f"rank {at}: {one.refused}" for at, one in enumerate(outcomes) if one.refused]
     backend = "NCCL" if case.device == "cuda" else "gloo"
     of_all = f"{case.ranks} ranks ({backend}), each with its part of the whole"
-    several: dict[str, Any] = {
-        name: _each(getattr(one, name) for one in outcomes)
-        for name in ("kernels", "backends", "taken", "notes", "warned", "dots")
-    }
+    several = dict[str, Any]()
+    for name in ("kernels", "backends", "taken", "notes", "warned", "dots"):
+        several[name] = _each(getattr(one, name) for one in outcomes)
     several["notes"] = (f"{of_all}: {case.shards} shards", *several["notes"])
     several |= {name: frozenset(several[name]) for name in ("backends", "taken")}
-    trace = (
-        None if refusals else _whole_trace(shards, [one.trace for one in outcomes if one.trace])
-    )
-    return Outcome(trace, refusals[0] if refusals else None, **several)
+    if refusals:
+        return Outcome(None, refusals[0], **several)
+    traces = [one.trace for one in outcomes if one.trace]
+    return Outcome(_whole_trace(shards, traces), None, **several)
 
 
 def _each(several: Iterable[Iterable[Any]]) -> tuple[Any, ...]:

@@ -48,7 +48,7 @@ Results = dict[tuple[str, int], Tensor]  # by result and rank, its shard
 
 @dataclass(frozen=True)
 class RankChange:
-    """What one rank may do otherwise than it should, in one step or in none alone; and what results would be."""
+    """What one rank may do otherwise than it should, in one step or in none alone."""
 
     kind: str
     words: str
@@ -72,7 +72,7 @@ class Blocks:
     def __init__(
         self, seen: WrongRun, shards: Shards, names: Sequence[str], heads: Tensor
     ) -> None:
-        """heads: [X] the numbers of key heads, counted through all batches."""
+        """heads: [X], counted through all batches."""
         self.seen, self.shards, self.ranks, self._names = seen, shards, shards.ranks, names
         self._scale, self._chosen = seen.x.scale, heads
         inputs = {"q": seen.x.q, "do": seen.x.do, "dK": seen.x.k, "dV": seen.x.v}
@@ -84,15 +84,14 @@ class Blocks:
         self._lse = lse = scores.logsumexp(-1)
         # As the target's backward finds them: its own where it exposes them.
         computed = {"LSE": lse, "O": (scores - _finite(lse)[..., None]).exp() @ self._v}
-        own = {
-            name: self._of(name, seen.actual[name]) for name in computed if name in seen.actual
-        }
-        self._own_lse, o = (computed | own).values()
+        for name in computed.keys() & seen.actual.keys():
+            computed[name] = self._of(name, seen.actual[name])
+        self._own_lse, o = computed.values()
         self._delta = (self._do * o).sum(-1)
         sides = (seen.actual, seen.expected, seen.right, seen.allowed)
         self._sides = {name: [self._of(name, side[name]) for side in sides] for name in names}
+        # By rank and step, the right block.
         self.right: list[list[Block]] = [[] for _ in range(self.ranks)]
-        """By rank and step, the right block."""
         for rank, step in product(range(self.ranks), repeat=2):
             owner = self.owner(rank, step)
             self.right[rank].append(self._block(rank, self._part(rank, owner), owner))
@@ -112,7 +111,7 @@ class Blocks:
         return (rank - step) % self.ranks
 
     def shard(self, name: str, rank: int) -> Iterator[Tensor]:
-        """A rank's part of what came of a result, what is expected, whether it is right, and what is allowed."""
+        """A rank's part of what came, what is expected, whether it is right, and what is allowed."""
         letter, axis = ("n", 1) if name in KEYS else ("m", 2)
         index = self._index(letter, rank)
         return (side.index_select(axis, index) for side in self._sides[name])
@@ -160,7 +159,6 @@ class Blocks:
         return {("LSE", rank): lse, ("O", rank): o, ("dQ", rank): dq}
 
     def changes(self, wrong: Sequence[tuple[str, int]]) -> Iterator[RankChange]:
-        """What may have come of another rank, or gone wrong in one step."""
         for (name, rank), before in product(wrong, range(1, self.ranks)):
             if name in ("dQ", *KEYS):
                 whose = f"the rank {plural(before, 'step')} before it in the ring"
@@ -177,7 +175,7 @@ class Blocks:
                 yield RankChange(kind, words, rank, step, predicted)
 
     def _instead(self, rank: int, step: int) -> Iterator[tuple[str, str, Block]]:
-        """The kind and words of what may stand in the place of a rank's block of one step, and itself."""
+        """Kind, words and block of what may stand in the place of a rank's block of one step."""
         owner, right = self.owner(rank, step), self.right[rank][step]
         valid = self._part(rank, owner)
         if bool(valid.any()):
@@ -224,7 +222,7 @@ def explanations(seen: WrongRun, shards: Shards) -> list[list[ShardExplanation]]
 
 
 def _worst_heads(seen: WrongRun, names: Sequence[str]) -> Tensor:
-    """The numbers of the key heads with the most wrong elements, counted through all batches."""
+    """Of the key heads with the most wrong elements, counted through all batches."""
     heads = seen.x.k.shape[1]
     wrong = torch.zeros(seen.x.k.shape[:2], device=seen.x.q.device)
     for name in names:
@@ -238,7 +236,7 @@ _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 
 @door("ranks", lambda *args: _NOTHING)
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple[Reasons, Steps]:
-    """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
+    """Why runs went wrong. What goes wrong in here is told, and no verdict depends on it."""
     wrong = [one for one in runs if one.measured and not one.measured.comparison.matches]
     failing = next(iter([run for run in wrong if run.is_plain] or wrong), None)
     if failing is None:
@@ -272,15 +270,14 @@ def _not_sought(seen: WrongRun, shards: Shards) -> str:
         return "each rank holds whole heads, so the step cannot be found"
     if x.softcap is not None or x.alibi is not None:
         return "the step can only be found without softcap and ALiBi"
-    is_long = x.q.shape[2] * x.k.shape[2] > _MOST
-    words = (
+    if x.q.shape[2] * x.k.shape[2] <= _MOST:
+        return ""
+    return (
         f"a head has more than {_MOST:,} scores, too many to find the step: try a shorter case"
     )
-    return words if is_long else ""
 
 
 def _where(seen: WrongRun, shards: Shards) -> Iterator[str]:
-    """In the shards of which ranks each intermediate is wrong by itself."""
     for name in seen.own:
         axes, wrong = seen.case.axes(name), (~seen.right[name]).nonzero()
         at = next((at for at, letter in enumerate(axes) if letter in shards.held), None)
@@ -300,7 +297,8 @@ def _diagnoses(found: Sequence[Sequence[ShardExplanation]], ranks: int) -> Itera
         alone = len(own) == 1 and change.step is not None
         whose = f"rank {(change.rank - (change.step or 0)) % ranks}" if alone else "that step"
         words = change.words
-        words = _OF_SUMS.get(words, words) if set(names) <= set(KEYS) else words
+        if set(names) <= set(KEYS):
+            words = _OF_SUMS.get(words, words)
         named = {"whose": whose, "ranks": ranks_in_words(own), "names": listed(names)}
         words = words.format(**named, shards=shards)
         words += "" if change.step is None else f", in step {change.step} of the ring"

@@ -25,12 +25,9 @@ _WHOLE = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q")
 
 @dataclass(frozen=True)
 class Shards:
-    """How one problem is divided among ranks."""
-
-    case: Case
-    """The whole."""
+    case: Case  # the whole
+    # By an axis's letter, "m" and "n" or "h" and "g": for each rank the indices that it holds, in its own order.
     held: Mapping[str, Sequence[Sequence[int]]]
-    """By an axis's letter, "m" and "n" or "h" and "g": for each rank the indices that it holds, in its own order."""
 
     @property
     def ranks(self) -> int:
@@ -38,21 +35,21 @@ class Shards:
 
     @property
     def are_heads(self) -> bool:
-        """Whether ranks hold whole sequences of some heads, and see nothing of one another's."""
+        """Whether ranks hold whole sequences, and see nothing of one another's."""
         return "h" in self.held
 
     def index(self, letter: str, rank: int) -> Tensor:
         return torch.tensor(self.held[letter][rank])
 
     def of_case(self, rank: int) -> Case:
-        """The case of one rank's shard, as for a target that is given no more than that."""
+        """As for a target that is given no more than one rank's shard."""
         sizes: dict[str, Any] = {_SIZES[axis]: len(own[rank]) for axis, own in self.held.items()}
         return replace(self.case, ranks=None, shards=Case.shards, layouts=(), runs=(), **sizes)
 
     def cut(
         self, tensors: Mapping[str, Tensor], axes: Callable[[str], str], rank: int
     ) -> dict[str, Tensor]:
-        """One rank's part of each tensor, contiguous and on the CPU; what has none of the divided axes is whole."""
+        """One rank's part of each tensor, contiguous and on the CPU."""
         found = dict(tensors)
         for name in tensors:
             for at, letter in enumerate(axes(name)):
@@ -62,20 +59,18 @@ class Shards:
         return {name: part.cpu().contiguous() for name, part in found.items()}
 
     def joined(self, parts: Sequence[Tensor], axes: str) -> Tensor:
-        """The whole of one intermediate."""
         at = next((at for at, letter in enumerate(axes) if letter in self.held), None)
         if at is None:
             return parts[0]
         dtypes = sorted({str(part.dtype).removeprefix("torch.") for part in parts})
         if len(dtypes) > 1:
-            raise TargetFailure(
-                f"ranks return one result in several dtypes: {', '.join(dtypes)}"
-            )
+            words = f"ranks return one result in several dtypes: {', '.join(dtypes)}"
+            raise TargetFailure(words)
         order = torch.cat([self.index(axes[at], rank) for rank in range(self.ranks)])
         return torch.cat(list(parts), at).index_select(at, order.argsort())
 
     def owner(self, letter: str, index: int) -> tuple[int, int] | None:
-        """The rank that holds an index of an axis, and where in its shard; None of an axis that is not divided."""
+        """The rank that holds an index, and where in its shard; None of an axis that is not divided."""
         for rank, own in enumerate(self.held.get(letter, ())):
             if index in own:
                 return rank, list(own).index(index)
@@ -121,17 +116,16 @@ def division(case: Case) -> Shards:
     if case.shards not in SHARDS:
         words = f"--shards {case.shards}: no such way"
         raise UsageFailure(words, did_you_mean(case.shards, SHARDS, "known"))
+    undivided = {f"the {case.family} family": case.family != "softmax"}
     for name in _WHOLE:
-        words = f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks"
-        refuse_if(bool(getattr(case, name)), words, "drop it, or --ranks")
-    words = f"--ranks: the {case.family} family is not divided among ranks"
-    refuse_if(case.family != "softmax", words, "drop it")
+        undivided[flag_of(name).removesuffix("-q")] = bool(getattr(case, name))
+    for what, is_given in undivided.items():
+        refuse_if(is_given, f"{what}: it is not divided among ranks", "drop it, or --ranks")
     axes = "hg" if case.shards == HEADS else "mn"
     return Shards(case, {axis: _indices(case, axis) for axis in axes})
 
 
 def _indices(case: Case, letter: str) -> list[list[int]]:
-    """By rank the indices of an axis."""
     name, ranks = _SIZES[letter], case.ranks or 0
     length, of = int(getattr(case, name)), 2 * ranks if case.shards == "zigzag" else ranks
     words = f"{case.shards} shards of {ranks} ranks need a multiple of {of}, got {length}"

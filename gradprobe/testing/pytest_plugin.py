@@ -48,7 +48,7 @@ def check_backward(request: pytest.FixtureRequest) -> Callable[..., ShownReport]
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Checks a marked test that does not use the fixture. At setup, a mismatch would be an error and no failure."""
+    """Checks a marked test without the fixture. At setup, a mismatch would be an error and no failure."""
     __tracebackhide__ = True
     marked = item.get_closest_marker(MARKER) is not None
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
@@ -67,7 +67,7 @@ def _fail(words: str) -> None:
 
 
 def _report(item: pytest.Item, target: Any, options: dict[str, Any]) -> ShownReport:
-    """A check of the call's target and options, completed by the nearest marker, the class's, then the module's."""
+    """A check of the call's target and options, completed by the nearest markers."""
     __tracebackhide__ = True
     from . import report_on
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -105,27 +104,6 @@ def assert_same_bits(actual, expected):
 def test_another_layout_of_all_tensors_gives_the_same_bits(kernel, layout):
     placed = place(kernel.values | kernel.unwritten(), (("all", layout),))
     assert_same_bits(kernel.run(placed.tensors), kernel.expected)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "axis"),
-    [("q", 2), ("v", 2), ("bias", 1), ("dq", 2), ("dk", 1)],
-)
-def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(kernel, tensor, axis, tmp_path):
-    """One long stride over a file of holes, of which only the pages that are written exist. The values begin 2^31
-    elements into it, so that an offset that wraps in 32 bits reads a wrong number and not another's memory."""
-    value = (kernel.values | kernel.unwritten())[tensor]
-    strides = [stride * (place != axis) for place, stride in enumerate(value.stride())]
-    strides[axis] = 2**31 // (value.shape[axis] - 1) + 1
-    extent = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, strides, strict=True))
-    assert extent > 2**31
-    file = tmp_path / "holes"
-    storage = torch.from_numpy(
-        np.memmap(file, value.numpy().dtype, "w+", shape=(2**31 + extent,))
-    )
-    file.unlink()
-    far = storage.as_strided(value.shape, strides, 2**31).copy_(value)
-    assert_same_bits(kernel.run(kernel.values | {tensor: far}), kernel.expected)
 
 
 def test_a_nan_in_the_padding_is_never_read():

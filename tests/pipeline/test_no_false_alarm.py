@@ -62,11 +62,7 @@ def test_the_right_kernel_matches(draws, on_kink):
     options = drawn_options(draws, on_kink)
     findings = compared(lazy_case(**options)).findings
     assert len(findings) == 11 - (not options["bias"])
-    wrong = {
-        name: (finding.mismatched, finding.first)
-        for name, finding in findings.items()
-        if finding.mismatched
-    }
+    wrong = {name: found.first for name, found in findings.items() if found.mismatched}
     assert not wrong, f"{options} was accused of {wrong}"
 
 

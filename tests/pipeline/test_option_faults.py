@@ -21,16 +21,9 @@ PACKED = {name: value for name, value in OPTIONS.items() if "seqlen" not in name
 }
 
 
-def first_wrong(comparison):
-    return next(
-        (name for name, found in comparison.findings.items() if found.status == "mismatch"), None
-    )
-
-
 def mismatched(comparison):
-    return {
-        name for name, finding in comparison.findings.items() if finding.status == "mismatch"
-    }
+    """In order."""
+    return [name for name, found in comparison.findings.items() if found.status == "mismatch"]
 
 
 def first_alone(tensor):
@@ -75,14 +68,14 @@ def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_t
     values = draw(case)
     how = Arithmetic(tensor_core=dtype != "float32")
     comparison = compared(case, how, values=values, wrong=wrong(values))
-    assert first_wrong(comparison) == "LSE"
+    assert mismatched(comparison)[0] == "LSE"
     # A wrong mask is read again by P and dP, a wrong score by P; a wrong sink by dSink, and not by P, given its LSE.
     # dAlibi sums by the distances, whatever its dS is.
     allowed = {"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP", "dAlibi"}
-    assert mismatched(comparison) <= allowed
+    assert {*mismatched(comparison)} <= allowed
     names = [name for name in ENDS if name in comparison.findings]
     ends = compared(case, how, values=values, wrong=wrong(values), names=names)
-    assert first_wrong(ends) == "O"
+    assert mismatched(ends)[0] == "O"
 
 
 @pytest.mark.parametrize(
@@ -102,4 +95,4 @@ def test_a_factor_missing_from_one_intermediate_is_a_mismatch_of_that_one_alone(
     name, change, options, dtype
 ):
     case = case_of("softmax", **OPTIONS | options, dtype=dtype)
-    assert mismatched(compared(case, fault=changed(name, change))) == {name}
+    assert mismatched(compared(case, fault=changed(name, change))) == [name]

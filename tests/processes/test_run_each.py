@@ -58,9 +58,7 @@ def test_where_there_are_several_gpus_each_child_sees_one(monkeypatch):
     ]
     seen = [end.result for end in ended(*items, workers=2)]
     assert {one for one in seen if one} == {("3", "2"), ("5", "2")}
-    assert {one[0] for one in seen[-3:]} == {"3", "5"}, (
-        "one came in the place of what was killed"
-    )
+    assert {one[0] for one in seen[-3:]} == {"3", "5"}  # one in the place of what was killed
     assert [end.result for end in ended(items[0])] == [("3, 5", "1")]
 
 
