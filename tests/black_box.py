@@ -21,24 +21,14 @@ GRADIENTS = ("dQ", "dK", "dV")
 
 
 def answer_of(
-    how: Arithmetic | None = None,
-    fault: Fault = _no_fault,
-    change: Change = dict,
+    how: Arithmetic | None = None, fault: Fault = _no_fault, change: Change = dict,
     exposed: tuple[str, ...] = GRADIENTS,
-) -> Answer:
-    """An emulated kernel that exposes its gradients alone.
-
-    Args:
-        change: what becomes of the gradients before they are returned.
-    """
+) -> Answer:  # fmt: skip
+    """An emulated kernel that exposes its gradients alone, as `change` leaves them."""
 
     def answer(case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> Trace:  # noqa: ARG001
-        names = (
-            ("causal", "window", "softcap", "align", "dropout")
-            if case.family == "softmax"
-            else ()
-        )
-        options = {name: getattr(case, name) for name in names}
+        names = ("causal", "window", "softcap", "align", "dropout")
+        options = {name: getattr(case, name) for name in names if case.family == "softmax"}
         kernel = {"softmax": softmax, "lazy": lazy}[case.family]
         results = kernel(**values, **options, how=how, scale=case.scale, fault=fault)
         return read_trace({name: change(results)[name] for name in exposed}, case, "emulated")
@@ -51,12 +41,8 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
     def measure(
-        values: Mapping[str, Tensor],
-        trace: Trace,
-        recovery: Recovery | None = None,
-        *,
-        coarse: bool = False,
-    ) -> MeasuredRun:
+        values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    ) -> MeasuredRun:  # fmt: skip
         x, held = attention_of(case, values), precision.coarser if coarse else precision
         return MeasuredRun(
             lambda: x, trace, compare(case, x, trace, held, recovery=recovery), None

@@ -36,9 +36,8 @@ def _no_fault(name: str, tensor: Tensor) -> Tensor:  # noqa: ARG001
 class Arithmetic:
     """How a kernel calculates."""
 
-    tf32: str = (
-        ""  # operands of float32 by truncation ("cut") or rounding ("nearest"); "" for IEEE
-    )
+    # Operands of float32 by truncation ("cut") or rounding ("nearest"); "" for IEEE.
+    tf32: str = ""
     tensor_core: bool = False  # sums of products that are exact and then truncated to float32
     tile: int = 16  # keys, or rows, added up at a time
     backwards: bool = False  # tiles are taken from the last one to the first
@@ -49,9 +48,8 @@ class Arithmetic:
     late: bool = False
     tanh: str = "exact"  # softcap's: or "sigmoid" (2 sigmoid(2 z) - 1), or "hardware" (11 bits)
     alibi_by_key: bool = False  # causal rows are given slope * j, not the distance
-    stored: torch.dtype | None = (
-        None  # of all results; None: O, dQ, dK, dV as the inputs, the others float32
-    )
+    # Of all results; None: O, dQ, dK, dV as the inputs, the others float32.
+    stored: torch.dtype | None = None
 
     def operand(self, tensor: Tensor) -> Tensor:
         """A float32 value as the multiplier sees it."""
@@ -245,10 +243,8 @@ def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str,
     `late` multiplies what is summed of P, and of dS.
     """
     outer = 1.0 if how.folded else _scale(q, scale)
-    narrow_pe, narrow_ds = (
-        _narrow(pe, q),
-        _narrow(ds * _scale(q, scale) if how.folded else ds, q),
-    )
+    narrow_pe = _narrow(pe, q)
+    narrow_ds = _narrow(ds * _scale(q, scale) if how.folded else ds, q)
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
         a, b = (t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3) for t in (a, b))
@@ -282,12 +278,7 @@ def case_of(family: str, **options) -> Case:
 def ran(
     case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
 ) -> Trace:  # fmt: skip
-    """What an emulated kernel gives.
-
-    Args:
-        names: the results that are exposed, where not all are.
-        wrong: arguments that the kernel is given in place of the case's own.
-    """
+    """What an emulated kernel gives. `names`: what is exposed; `wrong`: arguments in place of the case's own."""
     is_softmax = case.family == "softmax"
     of_case = ("causal", "window", "softcap", "align", "dropout") if is_softmax else ()
     given = (values or draw(case)) | {name: getattr(case, name) for name in of_case}
@@ -298,11 +289,7 @@ def ran(
 
 
 def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run) -> Comparison:
-    """An emulated kernel beside the reference.
-
-    Args:
-        of_run: from `ran`.
-    """
+    """An emulated kernel, as `ran`, beside the reference."""
     values = values or draw(case)
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
     precision = exactly(precision) if case.pattern == "dyadic" else precision

@@ -25,11 +25,8 @@ def tries(push: int, night: int = 10_000) -> settings:
 
 
 def sampled(
-    names: str,
-    values: Iterable[Any],
-    push: int | Collection[Any],
-    ids: Callable[[Any], str | None] | None = None,
-) -> pytest.MarkDecorator:
+    names: str, values: Iterable[Any], push: int | Collection[Any], ids: Callable[[Any], str | None] | None = None
+) -> pytest.MarkDecorator:  # fmt: skip
     """`pytest.mark.parametrize`, of which some values run on every push and the others at night.
 
     Args:
@@ -50,16 +47,13 @@ def sampled(
 
 def _written_out(value: Any) -> str | None:
     """A dict of options in words; None where pytest has a name of its own."""
-    return (
-        ",".join(f"{name}={value[name]}" for name in value) or "default"
-        if isinstance(value, dict)
-        else None
-    )
+    if not isinstance(value, dict):
+        return None
+    return ",".join(f"{name}={value[name]}" for name in value) or "default"
 
 
 def _at_night(value: Any, several: bool) -> Any:
     if hasattr(value, "marks"):  # a pytest.param
-        return pytest.param(
-            *value.values, id=value.id, marks=[*value.marks, pytest.mark.nightly]
-        )
+        marks = [*value.marks, pytest.mark.nightly]
+        return pytest.param(*value.values, id=value.id, marks=marks)
     return pytest.param(*(value if several else (value,)), marks=pytest.mark.nightly)

@@ -36,13 +36,10 @@ NAMES = [one.name for one in TABLE.MECHANISMS] if TABLE else []
 def test_every_file_belongs_to_one_mechanism_or_to_the_core():
     entries = [*TABLE.CORE, *(file for one in TABLE.MECHANISMS for file in one.files)]
     owned = [path for entry in entries for path in TABLE.paths_of(entry)]
-    there = {
-        path for folder in TABLE.FOLDERS for path in (ROOT / "gradprobe" / folder).rglob("*.py")
-    }
-    there -= {ROOT / "gradprobe" / folder / "__init__.py" for folder in TABLE.FOLDERS}
-    of_folders = [
-        path for path in owned if path.relative_to(ROOT / "gradprobe").parts[0] in TABLE.FOLDERS
-    ]
+    package, there = ROOT / "gradprobe", set[Path]()
+    for folder in TABLE.FOLDERS:
+        there |= {*(package / folder).rglob("*.py")} - {package / folder / "__init__.py"}
+    of_folders = [path for path in owned if path.relative_to(package).parts[0] in TABLE.FOLDERS]
     lost = sorted(str(path.relative_to(ROOT)) for path in there - set(of_folders))
     assert not lost, f"name {lost} in benchmarks/mechanisms.py, in a mechanism or in the core"
     assert len(set(of_folders)) == len(of_folders), "a file belongs to two"

@@ -16,6 +16,7 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import pickle
@@ -128,13 +129,8 @@ class Popen(RealPopen):
         own = [number if given == -1 else given for number, given in enumerate(_streams(call))]
         self.pid = zygote.start(request, [*own, *call["pass_fds"]])
         self._child_created = True
-        self._close_pipe_fds(
-            *(
-                call[f"{name}{end}"]
-                for name in ("p2c", "c2p", "err")
-                for end in ("read", "write")
-            )
-        )
+        ends = itertools.product(("p2c", "c2p", "err"), ("read", "write"))
+        self._close_pipe_fds(*(call[f"{name}{end}"] for name, end in ends))
 
 
 def _streams(call: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -112,9 +112,10 @@ def messages(unread: bytearray) -> Iterator[Message]:
     while unread:
         if not _SIGN.startswith(unread[: len(_SIGN)]):
             raise ValueError("no message")
-        end = _HEAD.size
-        end += _HEAD.unpack_from(unread)[1] if len(unread) >= end else 0
-        if len(unread) < max(end, _HEAD.size + 1):
+        if len(unread) < _HEAD.size:
+            return
+        end = _HEAD.size + _HEAD.unpack_from(unread)[1]
+        if len(unread) < end:
             return
         payload = unread[_HEAD.size : end]
         del unread[:end]

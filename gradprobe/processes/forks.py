@@ -119,10 +119,11 @@ def _run(work: Callable[[], Any], writing: Connection[Any, Any]) -> NoReturn:
     raise AssertionError("a killed process goes on")
 
 
-class Forks:
+class Forks(contextlib.ExitStack):
     """Work that waits, and the forks that do it, a few at once; both in order."""
 
     def __init__(self, at_once: int, *, computes: int | None = None) -> None:
+        super().__init__()
         self._at_once, self._computes = at_once, computes
         self._waiting = deque[tuple[Any, Callable[[], Any]]]()
         self._begun = deque[tuple[Any, ParallelWork[Any]]]()
@@ -150,13 +151,6 @@ class Forks:
         running = [fork for _, fork in self._begun if not fork.is_over]
         while self._waiting and len(running) < self._at_once:
             key, work = self._waiting.popleft()
-            running.append(ParallelWork(work, computes=self._computes))
+            running.append(self.enter_context(ParallelWork(work, computes=self._computes)))
             self._begun.append((key, running[-1]))
         return running
-
-    def __enter__(self) -> Forks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for _, fork in self._begun:
-            fork.end()

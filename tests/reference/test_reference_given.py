@@ -12,15 +12,13 @@ TILE = Tile(1, slice(1, 3), slice(2, 6))
 
 def softmax(**options) -> Attention:
     inputs = softmax_inputs(7, 7, heads=4, kv_heads=2)
-    return Attention(
-        "softmax", **inputs, scale=0.5, causal=True, bias=draw(4, 7, 1, seed=9), **options
-    )
+    bias = draw(4, 7, 1, seed=9)
+    return Attention("softmax", **inputs, scale=0.5, causal=True, bias=bias, **options)
 
 
 def lazy() -> Attention:
-    return Attention(
-        **lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=torch.tensor([7, 5])
-    )
+    lengths = torch.tensor([7, 5])
+    return Attention(**lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=lengths)
 
 
 def full() -> Attention:

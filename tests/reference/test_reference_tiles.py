@@ -12,17 +12,12 @@ LENGTHS = torch.tensor([9, 13])
 
 
 def problems() -> dict[str, Inputs]:
-    grouped = softmax_inputs(13, 13, heads=4, kv_heads=2)
+    grouped = softmax_inputs(13, 13, heads=4, kv_heads=2) | {"causal": True}
+    packed = {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "alibi": draw(4, seed=9)}
     return {
         "softmax causal": softmax_inputs(13, 9, heads=4, kv_heads=1) | {"causal": True},
-        "softmax bias 4 13 1": grouped
-        | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
-        "softmax packed": {name: t[:1] for name, t in grouped.items()}
-        | {
-            "cu_seqlens_q": torch.tensor([0, 5, 5, 13]),
-            "causal": True,
-            "alibi": draw(4, seed=9),
-        },
+        "softmax bias 4 13 1": {**grouped, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
+        "softmax packed": {name: t[:1] for name, t in grouped.items()} | packed,
         "lazy W 5": lazy_inputs(13, window=5),
         "lazy W 20": lazy_inputs(13, window=20) | {"seqlens": LENGTHS},
     }
@@ -44,12 +39,7 @@ def test_tiles_of_rows_and_heads_add_up_to_the_whole_and_without_matrices_the_re
 
 
 def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none():
-    x = Attention(
-        **{"family": "softmax", **softmax_inputs(13, 13)},
-        scale=0.5,
-        causal=False,
-        seqlens=LENGTHS,
-    )
+    x = Attention("softmax", **softmax_inputs(13, 13), scale=0.5, causal=False, seqlens=LENGTHS)
     seen = [x.seen_keys(Tile(batch, slice(0, 2), slice(4, 13))) for batch in (0, 1)]
     assert seen == [slice(0, 9), slice(0, 13)]
     none = replace(x, seqlens=torch.tensor([0, 13]))

@@ -55,10 +55,8 @@ def test_no_step_is_named_that_would_spoil_rows_which_are_right(tmp_path):
 def test_what_follows_from_a_ranks_own_o_is_no_second_fault_of_its_backward(tmp_path):
     """O of rank 2 is wrong, and with it its delta; dK is wrong by itself in rank 3 alone."""
     merged = "o = o * (lse - safe).exp()[..., None] +"
-    unscaled = (
-        merged,
-        "o = (o if (rank, step) == (2, 1) else o * (lse - safe).exp()[..., None]) +",
-    )
+    scaled = "(o if (rank, step) == (2, 1) else o * (lse - safe).exp()[..., None])"
+    unscaled = merged, f"o = {scaled} +"
     lacking = "dk += ", "dk += ((rank, step) != (3, 1)) * "
     report = checked(f"{edited(tmp_path, unscaled, lacking)}:ring", causal=True)
     (cause,) = (cause.summary for cause in report.causes)
