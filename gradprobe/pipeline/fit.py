@@ -84,8 +84,6 @@ def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
 
 @dataclass(frozen=True)
 class Fit:
-    """A problem, what was added to its options and why, and what came of one run."""
-
     problem: Problem
     options: Mapping[str, Any] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()
@@ -107,14 +105,12 @@ class Fit:
 
     @property
     def wrong(self) -> float:
-        """The share of wrong elements in these; 1 of no result."""
         total = sum(map(attrgetter("total"), self.findings))
         wrong = sum(map(attrgetter("mismatched"), self.findings))
         return wrong / total if total else float(self.record is None)
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
-    """One run in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
         case = replace(problem.case, repeat=1)

@@ -40,7 +40,6 @@ class Compilation(contextlib.ExitStack):
                 self._forks.append((waiting, fork))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
-        """The errors, each line once; and a sentence where the front end came to no end."""
         for calls, fork in self._forks:
             _keep(calls, fork.answer(_PATIENCE) or [])
         self._forks.clear()

@@ -122,7 +122,6 @@ def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Ten
 
 
 def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """O, LSE and delta of the reference, as far as the target takes them."""
     wanted = [name for name in DERIVED if name in experiment.target.takes]
     if not wanted:
         return {}

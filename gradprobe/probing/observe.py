@@ -144,5 +144,4 @@ def _overwritten(
 
 
 def interprets_triton() -> bool:
-    """Whether kernels of Triton that are launched now are interpreted."""
     return interpreting() and "triton" in sys.modules

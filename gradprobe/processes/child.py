@@ -79,7 +79,6 @@ def _receive(asked: Connection[Any, bytes], received: queue.SimpleQueue[bytes]) 
 
 
 def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
-    """An instance of `package.module:Class`, made from its setup."""
     module, _, name = factory.partition(":")
     return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
 
@@ -133,7 +132,6 @@ def tell(value: Any) -> None:
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[Any], object]) -> Iterator[None]:
-    """While open, the listener gets every value that is told in this process."""
     _listeners.append(listener)
     try:
         yield

@@ -148,7 +148,6 @@ class _Crew:
             idle.thread.start()
 
     def _ask(self, worker: _Worker, index: int) -> None:
-        """In a thread of its own."""
         ask = functools.partial(
             worker.child.asked, most=self._most, echo=self._echo, unwanted=lambda: worker.is_unwanted,
             told=lambda payload: self._events.put((worker, TOLD, payload)),

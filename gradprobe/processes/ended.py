@@ -28,8 +28,6 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class WorkerException:
-    """An exception of the worker, as a value that any process can read."""
-
     kind: str
     message: str
     way_out: str
@@ -54,7 +52,6 @@ class Crash:
 
     @property
     def last(self) -> EndedLine | None:
-        """The innermost line of the user's code that it was running."""
         return last_line(self.stack)
 
     @property

@@ -28,7 +28,6 @@ _START_PROGRAM = (
 
 
 def gradprobe_command(*words: str) -> tuple[str, ...]:
-    """The command that runs this gradprobe in this Python, with the same search path."""
     return (sys.executable, "-c", _START_PROGRAM, json.dumps(search_path()), *words)
 
 

@@ -33,8 +33,6 @@ def may_fork() -> bool:
 
 
 class ParallelWork(Generic[Done]):
-    """Work that a fork does while this process goes on."""
-
     def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
         """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
         self.is_over = False
@@ -147,7 +145,6 @@ class Forks(contextlib.ExitStack):
             self._start()
 
     def _start(self) -> list[ParallelWork[Any]]:
-        """The forks that run."""
         running = [fork for _, fork in self._begun if not fork.is_over]
         while self._waiting and len(running) < self._at_once:
             key, work = self._waiting.popleft()

@@ -33,8 +33,6 @@ _CLOSED = "closed the stream that it answers on, or wrote on it"
 
 
 class Child:
-    """A process with a session of its own, so that it can be killed with all that it started."""
-
     def __init__(self, early: Sequence[str] = (), device: str = "") -> None:
         """Starts it, or raises Failure; it imports the modules `early`. `device`: the one GPU that it sees, or ""."""
         self.surroundings = _surroundings()

@@ -39,7 +39,6 @@ def in_words(size: int) -> str:
 
 
 def requested() -> int | None:
-    """The user's limit; UsageFailure from `parsed`."""
     word = os.environ.get(VARIABLE, "")
     return parsed(word, VARIABLE) if word else None
 
@@ -77,7 +76,6 @@ def _half_of_what_is_free() -> int:
 
 
 def bytes_left() -> int:
-    """The part of the limit that this process has not taken yet."""
     return limit() - held_by(os.getpid())
 
 
@@ -160,7 +158,6 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
-    """The name of each GPU that this process may use."""
     if (visible := os.environ.get(VISIBLE)) is not None:
         names = (part.strip() for part in visible.split(","))
         return tuple(name for name in names if name not in ("", "-1"))

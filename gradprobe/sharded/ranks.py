@@ -54,8 +54,6 @@ class RankSetup:
 
 @dataclass(frozen=True)
 class Task:
-    """A run of one shard."""
-
     case: Case
     values: Mapping[str, Tensor]
     assigned: tuple[tuple[str, str], ...]
@@ -106,8 +104,6 @@ class RankWorker:
 
 
 class World:
-    """Processes that work at one problem together."""
-
     def __init__(self, setup: RankSetup, ranks: int) -> None:
         """Failure: there are too few GPUs, or a rank cannot join the others or import the target."""
         self._setup, self._on_gpu = setup, setup.device == "cuda"
@@ -165,7 +161,6 @@ class World:
         return answers
 
     def _wait(self, asked: Sequence[Future[Message | Crash]], patience: float) -> list[int]:
-        """The ranks that wait for ever."""
         quiet = QuietTime([child.number for child in self._children])
         longest = max(_LONGEST_ON_GPU if self._on_gpu else math.inf, patience)
         begun = time.monotonic()
@@ -200,7 +195,6 @@ _worlds: dict[tuple[RankSetup, int], World] = {}
 
 
 def world_of(setup: RankSetup, ranks: int) -> World:
-    """Those of the last run, where they can go on, or new ones."""
     found = _worlds.get((setup, ranks))
     if found is None or found.failed:
         close_worlds()
@@ -226,7 +220,6 @@ def across_ranks(target: Target, case: Case) -> Target:
 def run_on_ranks(
     experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool
 ) -> Execution:
-    """As of one target that was given the whole."""
     case, target = experiment.case, experiment.target
     shards = division(case)
     setup = RankSetup(target.name, target.family, case.device, case.arch)

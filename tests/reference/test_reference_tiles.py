@@ -12,11 +12,16 @@ LENGTHS = torch.tensor([9, 13])
 
 
 def problems() -> dict[str, Inputs]:
-    grouped = softmax_inputs(13, 13, heads=4, kv_heads=2) | {"causal": True}
-    packed = {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "alibi": draw(4, seed=9)}
+    grouped = softmax_inputs(13, 13, heads=4, kv_heads=2)
+    packed = {
+        "cu_seqlens_q": torch.tensor([0, 5, 5, 13]),
+        "alibi": draw(4, seed=9),
+        "causal": True,
+    }
     return {
         "softmax causal": softmax_inputs(13, 9, heads=4, kv_heads=1) | {"causal": True},
-        "softmax bias 4 13 1": {**grouped, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
+        "softmax bias 4 13 1": grouped
+        | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
         "softmax packed": {name: t[:1] for name, t in grouped.items()} | packed,
         "lazy W 5": lazy_inputs(13, window=5),
         "lazy W 20": lazy_inputs(13, window=20) | {"seqlens": LENGTHS},

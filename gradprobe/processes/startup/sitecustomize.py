@@ -54,7 +54,6 @@ def _enter(module: str, function: str) -> None:
 
 
 def _the_next_one() -> None:
-    """Runs the sitecustomize that this one stands before, if there is any."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
