@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,10 @@ class Entry:
     """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
     errors: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]]
     """By layout, intermediate and figure, rms or worst: a multiple of the budget of each draw."""
+    case: Mapping[str, Any] = field(default_factory=dict)
+    """What a report says of it that is on, but for the seed."""
+    coarser: tuple[str, ...] = ()
+    """What most draws held in fewer bits than the contract says: its budget is wider, so its errors do not grow."""
 
     @property
     def command_words(self) -> str:
@@ -64,25 +69,30 @@ def measure(
         before: what they are to be compared with; UsageFailure where they cannot be.
     """
     errors: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {}
+    coarser = Counter[str]()
     for seed in seeds:
         drawn = replace(request, options={**request.options, "seed": seed})
         asked = replace(drawn, options={"recover": False, **drawn.options})
         report = run_check(asked, drawn.command())
         if report.failing:
             return report
+        ran, case = f"{report.provenance.backend} on {report.case.device}", _case_of(report)
         if before:
-            refuse_other(before, _ran_on(report))
+            refuse_other(before, ran, case)
+        coarser.update({each.name for _, run in report.measured for each in run.coarser})
         for run, measured in report.measured:
             for name, own in measured.comparison.findings.items():
                 figures = errors.setdefault(run.layout, {}).setdefault(name, {})
                 for figure, value in (("rms", own.rms_ratio), ("worst", own.max_ratio)):
                     # What a fifth digit stands for is far below any noise.
                     figures[figure] = (*figures.get(figure, ()), float(f"{value:.3e}"))
-    return Entry(request, tuple(seeds), _ran_on(report), errors)
+    mostly = tuple(sorted(name for name, times in coarser.items() if 2 * times > len(seeds)))
+    return Entry(request, tuple(seeds), ran, errors, case, mostly)
 
 
-def _ran_on(report: ProbeResult) -> str:
-    return f"{report.provenance.backend} on {report.case.device}"
+def _case_of(report: ProbeResult) -> dict[str, Any]:
+    case = document_of(report_of(report))["case"].items()
+    return {name: own for name, own in case if name != "seed" and own not in (None, False, [])}
 
 
 def load(file: str) -> tuple[Entry, ...]:
@@ -156,7 +166,7 @@ def growths(before: Entry, after: Entry) -> list[dict[str, Any]]:
 
 
 def failures(before: Entry, after: Entry) -> list[str]:
-    """A sentence for each error that grew or is gone."""
+    """A sentence for each error that grew or is gone, or whose budget did."""
     lines = []
     for row in growths(before, after):
         if row["grown"]:
@@ -164,16 +174,25 @@ def failures(before: Entry, after: Entry) -> list[str]:
             where = f"{row['intermediate']} {row['layout']} {row['figure']}"
             lines.append(f"GREW {where} error {factors}")
     gone = before.cells.keys() - after.cells.keys()
-    return lines + [f"GONE {name} in {layout}" for layout, name in sorted(gone)]
+    lines += [f"GONE {name} in {layout}" for layout, name in sorted(gone)]
+    coarser = sorted({*after.coarser} - {*before.coarser})
+    return lines + [
+        f"COARSER {name}: held in fewer bits than its dtype says" for name in coarser
+    ]
 
 
-def refuse_other(before: Entry, ran: str) -> None:
+def refuse_other(before: Entry, ran: str, case: Mapping[str, Any]) -> None:
     """Refuses a comparison with an entry whose errors are not comparable. Raises UsageFailure."""
+    what = f"baseline of {before.command_words}"
     if ran != before.ran:
         raise UsageFailure(
-            f"baseline of {before.command_words}: it was saved by {before.ran}, and {ran} has other errors",
+            f"{what}: it was saved by {before.ran}, and {ran} has other errors",
             "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --baseline for each",
         )
+    for name, old in before.case.items():
+        if case.get(name) != old:
+            words = f"{what}: its case had {name} {old}, and has {case.get(name)} now"
+            raise UsageFailure(words, "take its entry out of the file, and check again")
 
 
 def render_changes(before: Entry, after: Entry, width: int) -> list[Text]:

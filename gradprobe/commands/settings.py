@@ -117,7 +117,8 @@ def _files(folder: Path) -> list[Path]:
 def _table_of(file: Path) -> Mapping[str, Any] | None:
     """The table of one pyproject.toml; None where it has none."""
     try:
-        raw = file.read_bytes() if file.is_file() else b""
+        # Of a folder that may not be entered nothing is known, and nobody configures a project there.
+        raw = file.read_bytes() if os.path.isfile(file) else b""
     except OSError as error:
         what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
         way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
@@ -147,7 +148,7 @@ def _table_of(file: Path) -> Mapping[str, Any] | None:
 def refuse_misspelt(folder: Path) -> None:
     """Raises UsageFailure where a table of nearly this tool's name may be meant, which is not read."""
     for file in _files(folder):
-        text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        text = file.read_text("utf-8", "replace") if os.path.isfile(file) else ""
         tools = re.findall(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", text, re.MULTILINE)
         for close in difflib.get_close_matches("gradprobe", tools, 1, 0.85):
             what = f"{file}: [tool.{close}] is no table of gradprobe's"
@@ -164,6 +165,10 @@ def _scope(
         if name not in rows:
             way_out = did_you_mean(name, rows, "") or did_you_mean(name, rows)
             raise UsageFailure(f"unknown key {key!r} {place}", way_out)
+        if name in found:
+            raise UsageFailure(
+                f"{key!r} is set twice {place}, with - and with _", "keep one of them"
+            )
         found[name] = _word(rows[name], value, f"{key} {place}")
 
     def from_here(word: str) -> str:

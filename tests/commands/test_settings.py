@@ -121,6 +121,7 @@ ERRORS = [
     ("[tool.gradprobe]\nlayouts = ['dinstinct']", ("layouts in [tool.gradprobe]", "--runs takes TENSOR=NAME")),
     ("[tool.gradprobe.cases]\ngqa = 3", ("cases", "must hold tables")),
     ("[tool]\ngradprobe = true", ("tool.gradprobe must be a table",)),
+    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' is set twice", "keep one")),
     ("[tool.gradprobe.cases.c]\nheads = '3x'", ("heads", "must be a whole number, got '3x'")),
     ("[tool.gradprobe.cases.c]\nwindow = ['a', 'b']", ("window", "must be an array of numbers")),
     ("[tool.gradprobe]\nstrict = yes", ("is not valid TOML", "line 2")),

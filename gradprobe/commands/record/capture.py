@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -52,13 +53,19 @@ class WatchedFunction:
     def __init__(
         self, function: Callable[..., Any], name: str, how: CapturePlan, seen: WatchedCalls
     ) -> None:
-        self.name, self.seen, self._how, self._lock = name, seen, how, threading.RLock()
+        self.name, self.seen, self._how = name, seen, how
         self.on_change: Callable[[], None] = lambda: None
         """Called where a sentence about this process may have changed."""
         self._forms: dict[tuple[Any, ...], _CallForm] = {}
         self._signature = inspect.signature(readable(function))
         self._fixed = conventions(function)
         self.wrapped = self._wrap(function)
+        self._begin_anew()
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Counts from nothing, with a lock that no other thread can hold: in a forked child there is no other."""
+        self._lock, self.seen.calls, self.seen.left_out = threading.RLock(), 0, {}
 
     @property
     def _is_full(self) -> bool:

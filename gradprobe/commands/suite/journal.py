@@ -171,15 +171,15 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
 
 def _opened(file: str | Path, mode: str) -> IO[bytes]:
     """An open file that no other process has open so."""
-    try:
-        stream: IO[bytes] = open_in_place(file, mode)
-    except OSError as error:
-        flag = "--resume" if mode == "r+b" else "--journal"
-        raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        stream.close()
-        way_out = "wait for it, or name another file"
-        raise UsageFailure(f"{file}: another sweep writes it", way_out) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stream: IO[bytes] = stack.enter_context(open_in_place(file, mode))
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            way_out = "wait for it, or name another file"
+            raise UsageFailure(f"{file}: another sweep writes it", way_out) from error
+        except OSError as error:
+            flag = "--resume" if mode == "r+b" else "--journal"
+            raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error
+        stack.pop_all()
     return stream

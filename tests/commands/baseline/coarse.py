@@ -42,6 +42,19 @@ def ds_twice(q, k, v, do, *, scale):
     return backward(q, k, v, do, scale=scale, ds_twice=True)
 
 
+def dk_in_16_bits(q, k, v, do, *, scale):
+    """dK is added up in its own dtype, 16 rows at a time."""
+    results = right(q, k, v, do, scale=scale)
+    dk, wide_q = torch.zeros_like(k), q.float()
+    p = torch.softmax(wide_q @ k.float().mT * scale, -1)
+    delta = (do.float() * results["O"].float()).sum(-1, keepdim=True)
+    ds = (p * (do.float() @ v.float().mT - delta)).to(q.dtype).float()
+    for at in range(0, q.shape[-2], 16):
+        rows = slice(at, at + 16)
+        dk = (dk.float() + ds[..., rows, :].mT @ wide_q[..., rows, :] * scale).to(k.dtype)
+    return {**results, "dK": dk}
+
+
 def k_without_3_bits(q, k, v, do, *, scale):
     return backward(q, k, v, do, scale=scale, bits_of_k=3)
 

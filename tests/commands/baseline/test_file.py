@@ -100,8 +100,23 @@ def test_a_largest_error_alone_that_grew_fails():
     assert line.startswith("GREW dQ contiguous worst error 2x, noise up to ")
 
 
-def test_errors_of_another_backend_are_refused():
-    words = f"it was saved by {HERE}, and triton on cuda has other errors"
-    with pytest.raises(UsageFailure, match=words) as refused:
-        refuse_other(entry(), "triton on cuda")
-    assert "--device cpu" in refused.value.way_out
+def test_what_a_sum_in_fewer_bits_hides_fails_by_itself():
+    (line,) = failures(entry(), entry(factor=0.1, coarser=("dK",)))
+    assert line.startswith("COARSER dK: ")
+    assert failures(entry(coarser=("dK",)), entry(coarser=("dK",))) == []
+
+
+OTHERS = [
+    (
+        "triton on cuda",
+        "float32",
+        f"it was saved by {HERE}, and triton on cuda has other errors",
+    ),
+    (HERE, "float16", "its case had dtype float32, and has float16 now"),
+]
+
+
+@pytest.mark.parametrize(("ran", "dtype", "words"), OTHERS)
+def test_errors_of_another_backend_or_case_are_refused(ran, dtype, words):
+    with pytest.raises(UsageFailure, match=words):
+        refuse_other(entry(case={"dtype": "float32"}), ran, {"dtype": dtype, "causal": True})

@@ -40,6 +40,12 @@ def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function
     assert {row["intermediate"] for row in found if row["grown"]} == grown
 
 
+def test_a_sum_in_fewer_bits_is_told_where_its_wider_budget_hides_it():
+    case = {**SMALL, "seqlen": 512, "dtype": "bfloat16", "runs": ["contiguous"]}
+    before, after = (measured(name, **case) for name in ("right", "dk_in_16_bits"))
+    assert [line.split(":")[0] for line in failures(before, after)] == ["COARSER dK"]
+
+
 def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_does():
     report = measured("k_as_in_tf32", range(3, 8), **SMALL)
     assert (report.verdict, report.case.seed) == ("mismatch", 3)

@@ -1,6 +1,10 @@
 """Watching keeps real inputs and dO once per shape and layout, and leaves the program what it was."""
 
+import contextlib
+import os
+import signal
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -130,6 +134,19 @@ def test_what_cannot_be_kept_or_written_is_counted_and_the_program_goes_on(watch
     output.sum().backward()
     assert (more, q.grad is not None) == ("more", True)
     assert "NotADirectoryError" in watch.seen.sentences()[0]
+
+
+def test_a_child_forked_while_another_thread_watches_goes_on_and_counts_anew(watched):
+    watched.seen.calls = 7
+    with ThreadPoolExecutor() as pool:
+        pool.submit(watched._lock.acquire).result()  # and its thread lives on
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            with contextlib.suppress(TypeError):
+                watched.wrapped(None, None, None)
+            os._exit(watched.seen.calls)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_masks_and_dropout_are_told_apart_by_their_dtype_and_noted(watching):

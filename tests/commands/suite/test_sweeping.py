@@ -1,7 +1,9 @@
 """Sweeps that are killed, torn and resumed: the same checks in the same order, none of them made twice."""
 
+import errno
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,7 +90,7 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     assert shares[-1] == ("6 of 6 made", 1.0)
 
 
-def test_what_is_no_journal_or_of_another_source_is_refused(folder):
+def test_what_is_no_journal_or_of_another_source_is_refused(folder, monkeypatch):
     with Journal.begun(LONG, "a.jsonl") as journal:
         run(LONG, journal, Bench(3))
         with pytest.raises(UsageFailure, match="another sweep writes it"):
@@ -98,6 +100,9 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
         Journal.reopened("a.jsonl")
     with pytest.raises(UsageFailure, match="cannot be opened, No such file"):
         Journal.reopened("none.jsonl")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks")))
+    with pytest.raises(UsageFailure, match="cannot be opened, No locks"):
+        Journal.begun(LONG, "b.jsonl")
 
 
 def test_a_sweep_beside_another_of_its_folder_keeps_no_journal_and_an_interrupt_what_came_behind_a_gap_too():
