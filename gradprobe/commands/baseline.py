@@ -35,7 +35,6 @@ _SCHEMA = "gradprobe.baseline/1"
 @dataclass(frozen=True)
 class Entry:
     request: CheckRequest
-    """Its options without a seed."""
     seeds: tuple[int, ...]
     ran: str
     """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
@@ -57,16 +56,12 @@ class Entry:
 
 
 def measure(
-    request: CheckRequest,
-    seeds: Sequence[int],
-    before: Entry | None = None,
+    request: CheckRequest, seeds: Sequence[int], before: Entry | None = None
 ) -> Entry | ProbeResult:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
     A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
-
-    Args:
-        before: what they are to be compared with; UsageFailure where they cannot be.
+    UsageFailure where they cannot be compared with those `before`.
     """
     errors: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {}
     coarser = Counter[str]()
@@ -96,7 +91,7 @@ def _case_of(report: ProbeResult) -> dict[str, Any]:
 
 
 def load(file: str) -> tuple[Entry, ...]:
-    """The entries of a file, in its order. Raises UsageFailure where there is no such file, or it is none of these."""
+    """The entries of a file. UsageFailure where there is no such file, or it is none of these."""
     try:
         document = parsed(Path(file).read_bytes())
         if document["schema"] != _SCHEMA:
@@ -170,9 +165,8 @@ def failures(before: Entry, after: Entry) -> list[str]:
     lines = []
     for row in growths(before, after):
         if row["grown"]:
-            factors = f"{row['factor']:.3g}x, noise up to {row['noise']:.3g}x"
-            where = f"{row['intermediate']} {row['layout']} {row['figure']}"
-            lines.append(f"GREW {where} error {factors}")
+            words = "GREW {intermediate} {layout} {figure} error {factor:.3g}x, noise up to {noise:.3g}x"
+            lines.append(words.format(**row))
     gone = before.cells.keys() - after.cells.keys()
     lines += [f"GONE {name} in {layout}" for layout, name in sorted(gone)]
     coarser = sorted({*after.coarser} - {*before.coarser})
@@ -182,7 +176,7 @@ def failures(before: Entry, after: Entry) -> list[str]:
 
 
 def refuse_other(before: Entry, ran: str, case: Mapping[str, Any]) -> None:
-    """Refuses a comparison with an entry whose errors are not comparable. Raises UsageFailure."""
+    """Raises UsageFailure where errors are not comparable."""
     what = f"baseline of {before.command_words}"
     if ran != before.ran:
         raise UsageFailure(
@@ -196,7 +190,6 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, Any]) -> None:
 
 
 def render_changes(before: Entry, after: Entry, width: int) -> list[Text]:
-    """How many errors were compared, the factor of each that grew, and what else fails."""
     failing, rows = failures(before, after), growths(before, after)
     verdict, style = ("GROWN", "bold red") if failing else ("NO GROWTH", "bold green")
     largest = max((row["factor"] for row in rows), default=math.nan)

@@ -34,16 +34,12 @@ _FOREIGN = {"inputs", "pattern", "layout", "runs", "repeat", "poison", "recover"
 
 @dataclass(frozen=True)
 class Contract:
-    """The arithmetic of a target on the cases that were drawn."""
-
     target: str
     case: Case
     dots: str = ""
     """How float32 is multiplied: ieee, or tf32 where a product is coarser; "" of other dtypes, or of neither."""
     operand: str = ""
-    """What is scaled and rounded before the scores; "" of none."""
     sums: Mapping[str, str] = field(default_factory=dict)
-    """By gradient that is added up in fewer bits than float32: how."""
     unread: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +53,7 @@ class Contract:
 
 
 def read_contract(request: CheckRequest) -> Contract:
-    """Runs a target on values that tell its arithmetic; UsageFailure of an option that says nothing here."""
+    """Runs a target on values that tell its arithmetic. UsageFailure of an option that says nothing here."""
     for name in request.options.keys() & _FOREIGN:
         words = f"{flag_of(name)}: contract runs contiguous values of its own, each once"
         raise UsageFailure(words, "drop it; gradprobe check takes it")
@@ -75,7 +71,7 @@ def read_contract(request: CheckRequest) -> Contract:
 
 def contract_of(target: Target, case: Case) -> Contract:
     """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what operand it rounds.
-    UsageFailure: no dyadic values fit the case; TargetFailure: it gives no gradient and no O, or could not be run."""
+    UsageFailure: no dyadic values fit the case; TargetFailure: it gives none of these, or could not be run."""
     is_wide = case.dtype == "float32"
     experiment = experiment_of(replace(case, pattern="normal" if is_wide else "dyadic"), target)
     inputs = inputs_of(experiment, ())
@@ -98,11 +94,13 @@ def contract_of(target: Target, case: Case) -> Contract:
     exact = measure(experiment, inputs_of(experiment, ()), trace)
     findings = exact.comparison.findings
     unread = tuple(name for name in given if name in findings and findings[name].mismatched)
-    sums = {
-        each.name: _sum_in_words(each) for each in exact.coarser if isinstance(each.by, Model)
-    }
-    operands = [each.by.product for each in exact.coarser if isinstance(each.by, Operand)]
-    return replace(contract, operand="".join(operands), sums=sums, unread=unread)
+    sums, operand = dict[str, str](), ""
+    for each in exact.coarser:
+        if isinstance(each.by, Model):
+            sums[each.name] = _sum_in_words(each)
+        elif isinstance(each.by, Operand):
+            operand += each.by.product
+    return replace(contract, operand=operand, sums=sums, unread=unread)
 
 
 def _sum_in_words(of: CoarserArithmetic) -> str:
@@ -114,7 +112,6 @@ def _sum_in_words(of: CoarserArithmetic) -> str:
 
 
 def render_contract(contract: Contract, width: int) -> list[Text]:
-    """Lines of a console: what the kernel does otherwise than its dtype implies."""
     from rich.text import Text
 
     verdict = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
@@ -122,10 +119,7 @@ def render_contract(contract: Contract, width: int) -> list[Text]:
     notes = ["  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton"))]
     notes.append(f"again: {contract.reproduce}")
     if contract.unread:
-        notes.insert(
-            0,
-            "the arithmetic of a wrong kernel cannot be read: gradprobe check says whether it is one",
-        )
+        notes.insert(0, "a wrong kernel cannot be read: gradprobe check says whether it is one")
     lines = [*headed(*verdict, _headline(contract), width), Text()]
     for words in notes:
         lines += folded(words, width, "dim")

@@ -81,12 +81,10 @@ def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     findings = []
     for finding in inquiry.findings:
-        fields = asdict(finding) | {
-            "rule": FOREIGN,
-            "sentence": finding.sentence,
-            "fix": finding.fix,
-        }
-        findings.append(fields | structs.asdict(fields.pop("where")))
+        fields = asdict(finding) | structs.asdict(finding.where)
+        del fields["where"]
+        told = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
+        findings.append(fields | told)
     more = {"kernels": inquiry.kernels, "untold": inquiry.untold, "target": inquiry.word}
     head = {"schema": "gradprobe.lint/2", "verdict": inquiry.verdict}
     return head | {"findings": findings} | more
@@ -103,16 +101,13 @@ def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
         at = finding.where
         file = min(os.path.relpath(at.file), at.file, key=len)
         lines += [Text(), Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", "bold")]
-        for words, style in ((at.code, ""), (finding.sentence, ""), (finding.fix, "green")):
-            lines += (
-                folded(visible(f"fix: {words}" if style else words), width, style)
-                if words
-                else []
-            )
+        for words in filter(None, (at.code, finding.sentence)):
+            lines += folded(visible(words), width)
+        lines += folded(visible(f"fix: {finding.fix}"), width, "green") if finding.fix else []
     if count > _MOST:
         more = f"  and {plural(count - _MOST, 'wrong stride')} more: --json FILE has all"
         lines.append(Text(more, style="bold"))
-    lines += [Text("")] if count else []
+    lines += [Text()] if count else []
     kernels = plural(len(inquiry.kernels), "kernel")
     read = f"read {kernels} by the names of their parameters; no kernel was run"
     lines += folded(read, width, "dim")

@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,10 @@ class Mutant:
     function: str
     line: int
     before: str
-    """That line as it stands, without its indent."""
     after: str
     edits: tuple[Edit, ...]
     diff: str
-    """Unified, without lines around."""
     verdict: str = ""
-    """Of a gate."""
     words: str = ""
     """Of the gate: its first mismatch, its error; or why it was not asked."""
     seconds: float = 0.0
@@ -69,15 +66,11 @@ class Mutant:
         return self.name.rpartition("-")[0]
 
     def plant(self, text: str) -> str:
-        """The file's text with the fault in it."""
         return edited(text, self.edits)
 
 
 def mutants_of(file: KernelFile) -> list[Mutant]:
-    """Every mutant of a file, by operator and then from top to bottom.
-
-    Each is Python still and differs in one line alone; what would not is left out.
-    """
+    """Every mutant of a file that is Python and differs in one line, by operator and then from top to bottom."""
     found: list[Mutant] = []
     for name, operator in OPERATORS.items():
         changes = list(operator(file))
@@ -99,16 +92,9 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
         return None
     (at,), name = lines, file.path.name
     old, new, line = ours[at].rstrip(), theirs[at].rstrip(), at + 1
-    return Mutant(
-        name="",
-        fault_class=change.fault_class,
-        function=function.name,
-        line=line,
-        before=old.strip(),
-        after=new.strip(),
-        edits=change.edits,
-        diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
-    )
+    diff = f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}"
+    about = change.fault_class, function.name, line, old.strip(), new.strip()
+    return Mutant("", *about, change.edits, diff)
 
 
 def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
@@ -125,13 +111,11 @@ def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
 
 
 def _in_turn(lists: Iterable[Sequence[Mutant]]) -> list[Mutant]:
-    """The first of each, then the second of each, and so on."""
     return [mutant for turn in zip_longest(*lists) for mutant in turn if mutant is not None]
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:
-    """Reads a file of kernels; those that `function` reaches are meant, None for all. UsageFailure: none is there, or
-    it holds no Triton kernel; TargetFailure: it is no Python."""
+    """A file of kernels, of which those that `function` reaches are meant. UsageFailure, TargetFailure: it has none."""
     if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
         raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
     try:
@@ -151,8 +135,8 @@ def read_file(path: Path, function: str | None) -> KernelFile:
 
 
 def file_of(request: CheckRequest, named: str | None) -> tuple[Path, str | None]:
-    """The file that faults are planted in, and the function whose kernels are meant; None for all of the file's, as of
-    one that was named and is not the target's. UsageFailure, TargetFailure: the target cannot be found or imported."""
+    """The file that faults are planted in, and the function whose kernels are meant; None for all of the file's.
+    UsageFailure, TargetFailure: the target cannot be found or imported."""
     if request.target.endswith(".py"):  # a file alone
         return Path(named or request.target), None
     (ended,) = run_each(DESCRIBER, str(request.options.get("device", "auto")), [request])
@@ -178,11 +162,8 @@ _TIMES, _MORE = 5.0, 30.0
 
 @dataclass(frozen=True)
 class Gate:
-    """What each mutant is put to."""
-
     command: tuple[str, ...]
     words: str
-    """The command as a person types it."""
     own: bool
     """Whether it is gradprobe's, whose exit codes tell a wrong number from a crash."""
 
@@ -226,7 +207,6 @@ class Shadow:
         self.copy.write_bytes(text.encode())
 
     def program(self, command: Sequence[str], **more: str) -> Program:
-        """A program which, with all that it starts, loads the copy."""
         place = {"file": str(self.file.resolve()), "copy": str(self.copy)}
         place["loaded"] = str(self.folder / "loaded")
         plain = {**os.environ, **more}
@@ -247,13 +227,11 @@ class Campaign:
     gate: Gate
     file: KernelFile
     possible: int
-    """How many mutants the file has."""
     chosen: tuple[Mutant, ...]
     workers: int
     timeout: float | None
-    """Seconds for one mutant; None for what the gate's own time on the file gives."""
+    """Seconds for one mutant; None for what the gate's own time gives."""
     outcomes: list[Mutant] = field(default_factory=list)
-    """Those with a verdict, in the order of the file."""
     seconds: float = 0.0
     plain_seconds: float = 0.0
     """Of the gate on the file as it is."""
@@ -267,8 +245,7 @@ class Campaign:
         return 1 if self.having(SURVIVED) else 0 if self.having(KILLED) else 3
 
     def run(self) -> Iterator[int]:
-        """Puts every chosen mutant to the gate: how many are done after each. UsageFailure, TargetFailure: the gate
-        does not pass the file as it is, or never imports it."""
+        """Puts each mutant to the gate: how many are done. UsageFailure, TargetFailure: it fails without any fault."""
         start, found = time.perf_counter(), dict[int, Mutant]()
         with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
             self.plain_seconds = self._seconds_as_it_is(Path(folder))
@@ -282,9 +259,8 @@ class Campaign:
                 for ended in ends:
                     at, seconds = ended.number, round(ended.seconds, 3)
                     verdict, words = self._judged(ended, shadows[at], limit)
-                    found[at] = replace(
-                        self.chosen[at], verdict=verdict, words=words, seconds=seconds
-                    )
+                    mutant = replace(self.chosen[at], verdict=verdict, words=words)
+                    found[at] = replace(mutant, seconds=seconds)
                     self.outcomes = [found[number] for number in sorted(found)]
                     self.seconds = time.perf_counter() - start
                     yield len(found)
@@ -310,7 +286,6 @@ class Campaign:
         return plain.seconds
 
     def _judged(self, ended: EndedProgram, shadow: Shadow, limit: float) -> tuple[str, str]:
-        """The verdict, and what the gate says."""
         if ended.code is None:
             return KILLED, f"no answer within {limit:.0f} s: stopped"
         if not shadow.was_loaded:
@@ -337,41 +312,27 @@ def render_campaign(campaign: Campaign, width: int) -> Iterator[Text]:
     words = f"{len(campaign.having(verdict)):,} of {plural(len(campaign.outcomes), 'fault')}"
     if invalid and verdict != INVALID:
         words += f" ({invalid:,} did not run)"
-    yield from headed(
-        head, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width
-    )
-    yield Text()
+    words += f": {campaign.target}, by {campaign.gate.words}"
+    yield from (*headed(head, style, words, width), Text())
     if survivors:
         yield Text("  survived: the gate has a gap, or the edit changes no result", "dim")
+    file = campaign.file.path.name
     for mutant in survivors:
         words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}"
-        yield Text.assemble("  ", (f"{campaign.file.path.name}:{mutant.line}", "bold"), words)
+        yield Text.assemble("  ", (f"{file}:{mutant.line}", "bold"), words)
         yield Text(f"    - {mutant.before}", "red")
         yield Text(f"    + {mutant.after}", "green")
-    faults = (
-        f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
-    )
+    faults = f"{plural(campaign.possible, 'fault')} that can be planted in {file}"
     took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
     yield from folded(f"tried {len(campaign.outcomes):,} of {faults}, {took}", width)
 
 
 def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
-    """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
-    gate, mutants = campaign.gate, []
-    names = (
-        "name",
-        "function",
-        "line",
-        "before",
-        "after",
-        "diff",
-        "verdict",
-        "words",
-        "seconds",
-    )
-    for mutant in campaign.outcomes:
-        fields = {name: getattr(mutant, name) for name in names}
-        mutants.append(fields | {"class": mutant.fault_class})
+    """The document; verdict "survived" where any mutant did, else "killed" or "error"."""
+    gate, mutants = campaign.gate, list(map(asdict, campaign.outcomes))
+    for mutant in mutants:
+        mutant["class"] = mutant.pop("fault_class")
+        del mutant["edits"]
     return {
         "schema": "gradprobe.mutate/1",
         "verdict": {0: KILLED, 1: SURVIVED, 3: "error"}[campaign.exit_code],

@@ -46,7 +46,6 @@ class Scope:
     family: str | None = None
     reference: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Words of the command line; of the top, strict and runs."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,14 @@ class Settings:
 
 
 def merged(strong: Mapping[str, Any], weak: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of two sources, of which the first wins."""
     left = {name: word for name, word in weak.items() if _EITHER.get(name) not in strong}
     return left | dict(strong)
 
 
 def settings_of(folder: Path) -> Settings:
     """What the nearest pyproject.toml with a table says, from a folder upwards. UsageFailure."""
-    for file in _files(folder):
+    for above in (folder, *folder.parents):
+        file = above / "pyproject.toml"
         table = _table_of(file)
         if table is None:
             continue
@@ -110,12 +109,7 @@ def settings_of(folder: Path) -> Settings:
     return Settings()
 
 
-def _files(folder: Path) -> list[Path]:
-    return [above / "pyproject.toml" for above in (folder, *folder.parents)]
-
-
 def _table_of(file: Path) -> Mapping[str, Any] | None:
-    """The table of one pyproject.toml; None where it has none."""
     try:
         # Of a folder that may not be entered nothing is known, and nobody configures a project there.
         raw = file.read_bytes() if os.path.isfile(file) else b""
@@ -147,7 +141,8 @@ def _table_of(file: Path) -> Mapping[str, Any] | None:
 
 def refuse_misspelt(folder: Path) -> None:
     """Raises UsageFailure where a table of nearly this tool's name may be meant, which is not read."""
-    for file in _files(folder):
+    for above in (folder, *folder.parents):
+        file = above / "pyproject.toml"
         text = file.read_text("utf-8", "replace") if os.path.isfile(file) else ""
         tools = re.findall(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", text, re.MULTILINE)
         for close in difflib.get_close_matches("gradprobe", tools, 1, 0.85):

@@ -26,7 +26,6 @@ WHEEL = f"{VENDOR}/gradprobe-{__version__}-py3-none-any.whl"
 
 
 def wheel_command() -> str:
-    """What puts the wheel into VENDOR; "" where it is there."""
     if Path(WHEEL).is_file():
         return ""
     checkout = Path(__file__).parents[2]
@@ -38,16 +37,14 @@ def wheel_command() -> str:
 def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
     """Writes a workflow for a target; for None, for what pyproject.toml configures, or else the default one.
 
-    Raises:
-        UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is
-            no YAML file, cannot be written, or exists without `force`.
+    UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is no
+    YAML file, cannot be written, or exists without `force`.
     """
     if ci != "github":
         raise UsageFailure(f"--ci must be github, got {ci!r}")
     if path.suffix not in (".yml", ".yaml"):
-        raise UsageFailure(
-            f"init --ci writes a YAML file, got {path}", f"for example {WORKFLOW}"
-        )
+        way_out = f"for example {WORKFLOW}"
+        raise UsageFailure(f"init --ci writes a YAML file, got {path}", way_out)
     place = Path(parts_of(target)[0] if target and target not in BUILTINS else "")
     is_inside = place.is_file() and not place.is_absolute() and ".." not in place.parts
     if place.suffix == ".py" and not is_inside:

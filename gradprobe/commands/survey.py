@@ -12,7 +12,7 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import flags
 from ..inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
 from ..model.assignment import LAYOUTS, SCALED, TENSORS, Assigned, run_name
-from ..model.layout_run import (  # fmt: skip
+from ..model.layout_run import (
     ALONE,
     FAILED,
     MATCH,
@@ -69,7 +69,6 @@ class LayoutTrial:
 
     @property
     def tried(self) -> SurveyedLayout:
-        """As a report has it."""
         if self.program:
             return SurveyedLayout(kind=PROGRAM, thorough=self.thorough)
         ((row, layout),) = self.assigned
@@ -82,9 +81,8 @@ def trials_of(
 ) -> tuple[LayoutTrial, ...]:
     """All trials of tensors of these shapes: the contiguous one, then all at once, which shows most.
 
-    Args:
-        fast: dO is the one tensor that is tried alone, and hardly any trial is thorough.
-        strict: whether nothing is a warning; nor is an offset beyond 2^31 where a tensor is itself that large.
+    `fast`: dO is the one tensor that is tried alone, and hardly any trial is thorough. An offset beyond 2^31 is no
+    warning where a tensor is itself that large, or with `strict`.
     """
     is_large = any(math.prod(shape) > _NARROW for shape in shapes.values())
     trials = [LayoutTrial((("all", layout),)) for layout in LAYOUTS]
@@ -103,7 +101,6 @@ def trials_of(
 
 
 def _moves(name: str, shape: tuple[int, ...], layout: str) -> bool:
-    """Whether a layout changes where a tensor of this shape lies."""
     if name in VECTORS or layout == "offset":  # right kernels take a vector for contiguous
         return layout == "offset"
     least = {"packed": 4, "blhd": 2, "distinct-unit": 2, HUGE: 2}.get(layout, 0)
@@ -114,17 +111,14 @@ def _moves(name: str, shape: tuple[int, ...], layout: str) -> bool:
 def planned(first: CheckOutcome, trial: LayoutTrial) -> PlannedTry:
     """One layout of the case that a first check was made of; twice, memory without values holds 7.0 the second time."""
     assert first.report.case is not None
-    repeat = 2 if trial.thorough else 1
-    case = replace(
-        first.report.case, layouts=trial.assigned, runs=(), poison=True, repeat=repeat
-    )
+    laid = replace(first.report.case, layouts=trial.assigned, runs=(), poison=True)
+    case = replace(laid, repeat=2 if trial.thorough else 1)
     words = [f"{tensor}={layout}" for tensor, layout in trial.assigned]
     options = {**first.request.options, "layout": words}
     return PlannedTry(trial.title, replace(first.request, options=options), case=case)
 
 
 def is_failing(run: Run) -> bool:
-    """Whether it is wrong, or could not be run."""
     return run.verdict in (MISMATCH, FAILED)
 
 
@@ -142,7 +136,6 @@ def weighed(run: Run, trial: LayoutTrial, is_right: bool) -> Run:
 
 
 def warnings_of(runs: Iterable[Run]) -> Iterator[WarningNote]:
-    """What the layouts show that fail by offsets beyond 2^31 alone."""
     those = [run for run in runs if run.tried and run.severity == WARNING]
     if not those:
         return
@@ -160,8 +153,6 @@ _SCALED = ", within 2^31 elements"
 
 @dataclass
 class Survey:
-    """What came so far."""
-
     fast: bool
     start: float
     first: CheckOutcome | None = None
@@ -255,9 +246,7 @@ def survey(
     """Tries a target in every layout: what is known after each, and at last all of it.
 
     Args:
-        repro_command: the command line that repeats it.
         given: the options that a user gave. The others may be replaced by what the target takes.
-        fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
         setting: its timeout is that of one layout; edits are tried on the simplest wrong one.
     """
     trying = replace(setting, checker=TRIES, fix_budget=0)
@@ -278,7 +267,6 @@ def survey(
 
 
 def _explained(found: Survey, report: Report, setting: Setting, given: frozenset[str]) -> Report:
-    """With why the simplest layout with wrong numbers has them."""
     pairs, order = zip(found.trials, report.runs, strict=True), (ALONE, TOGETHER, PROGRAM)
     wrong = [trial for trial, run in pairs if run.has_wrong_elements]
     if not wrong or found.first is None:
@@ -291,5 +279,5 @@ def _explained(found: Survey, report: Report, setting: Setting, given: frozenset
     if "recover" not in given:
         del asked["recover"]
     (outcome,) = check_each([PlannedCheck(trial.title, replace(request, options=asked))], how)
-    causes = {"diagnoses": outcome.report.diagnoses, "known": outcome.report.known}
-    return structs.replace(report, **causes)
+    found_causes = outcome.report.diagnoses
+    return structs.replace(report, diagnoses=found_causes, known=outcome.report.known)

@@ -20,14 +20,13 @@ def contract(how: Arithmetic, dtype: str, *, change=None, **options) -> Contract
     return contract_of(target_of(kernel), case)
 
 
-@pytest.mark.parametrize(
-    ("how", "dtype", "dots"),
-    [
-        (Arithmetic(tensor_core=True, exp2=True), "bfloat16", ""),
-        (Arithmetic(), "float32", "ieee"),
-        (Arithmetic(tf32="cut", tensor_core=True), "float32", "tf32"),
-    ],
-)
+READ = [
+    (Arithmetic(tensor_core=True, exp2=True), "bfloat16", ""), (Arithmetic(), "float32", "ieee"),
+    (Arithmetic(tf32="cut", tensor_core=True), "float32", "tf32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "dtype", "dots"), READ)
 def test_how_dots_multiply_and_that_sums_are_float32_is_read(how, dtype, dots):
     found = contract(how, dtype)
     assert (found.unread, found.sums, found.operand, found.dots) == ((), {}, "", dots)

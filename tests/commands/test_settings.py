@@ -47,17 +47,15 @@ def test_the_table_holds_for_any_check_and_its_family_for_its_own_targets():
     settled = force.over(request(heads=5))
     assert settled.options == {"heads": 5, "strict": True, "runs": ["distinct", "do=blhd"]}
     assert (settled.family, force.over(request("a.py:f")).family) == (None, "lazy")
-    assert force.over(request(strict=False, layout=["q=blhd"])).options == {
-        "strict": False, "layout": ["q=blhd"],
-    }  # fmt: skip
+    given = {"strict": False, "layout": ["q=blhd"]}
+    assert force.over(request(**given)).options == given
     assert (force.timeout(None), force.timeout(3.0)) == (60, 3.0)
 
 
 def test_configured_checks_are_every_target_on_every_case_target_by_target():
     plan = settings(TABLE).configured()
-    assert [one.title for one in plan] == [
-        "a.py:f small", "a.py:f laid-out", "b.py:f small", "c.py:f laid-out",
-    ]  # fmt: skip
+    titles = "a.py:f small,a.py:f laid-out,b.py:f small,c.py:f laid-out"
+    assert ",".join(check.title for check in plan) == titles
     small, laid_out = plan[0].request, plan[1].request
     runs = ["distinct", "do=blhd"]
     assert small.options == {"heads": 2, "strict": False, "runs": runs}
@@ -101,10 +99,8 @@ def test_the_nearest_file_with_the_table_is_taken(folder, monkeypatch):
     (folder / "a" / "b" / "pyproject.toml").write_text("[tool.ruff]\n")
     monkeypatch.chdir(folder / "a" / "b")
     assert settings_of(Path.cwd()).place == ""
-    text = (
-        '[tool.gradprobe]\ntargets = ["a.py:f", "m:f"]\nreference = "b.py:g"\n'
-        '[tool.gradprobe.cases.c]\ninputs="c.pt"\n'
-    )
+    text = '[tool.gradprobe]\ntargets = ["a.py:f", "m:f"]\nreference = "b.py:g"\n'
+    text += '[tool.gradprobe.cases.c]\ninputs="c.pt"\n'
     found = settings(text, str(folder / "pyproject.toml"))
     assert (found.top.targets, found.top.reference) == (("../../a.py:f", "m:f"), "../../b.py:g")
     assert found.cases["c"].options == {"inputs": "../../c.pt"}
@@ -128,9 +124,7 @@ ERRORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"), ERRORS, ids=[text.splitlines()[-1] for text, _ in ERRORS]
-)
+@pytest.mark.parametrize(("text", "pieces"), ERRORS)
 def test_an_error_names_the_file_the_key_and_what_came(text, pieces):
     with pytest.raises(UsageFailure) as caught:
         settings(text)

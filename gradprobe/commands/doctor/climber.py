@@ -22,8 +22,6 @@ _SIZE, _DEPTH = 64, 128
 
 
 class Climber(Checker):
-    """Makes checks, and rungs that are none."""
-
     def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
         if not isinstance(planned, Rung) or not planned.is_primitive:
             return super()._check(planned, client)

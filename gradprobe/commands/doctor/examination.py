@@ -1,4 +1,4 @@
-"""An examination: the plans of a machine or of a target's ladder made by the runner, and what they come to in words."""
+"""An examination: the rungs of a machine or of a target as the runner makes them, and what they come to in words."""
 
 import importlib.util
 import json
@@ -39,7 +39,6 @@ FRESH = "with every cache empty"
 class RungResult:
     rung: Rung
     outcome: CheckOutcome | None = None
-    """None where it was not made."""
 
     @property
     def state(self) -> str:
@@ -100,10 +99,10 @@ class Examination:
         return ""
 
     @property
-    def stale(self) -> tuple[str, ...]:
+    def stale(self) -> list[str]:
         """What certainly runs otherwise than its file stands there."""
-        is_green = any(result.state == GREEN for result in self.closer)
-        return (f"a cache of compiled kernels is stale: {FRESH} it is green",) * is_green
+        words = f"a cache of compiled kernels is stale: {FRESH} it is green"
+        return [words for result in self.closer if result.state == GREEN]
 
     @property
     def exit_code(self) -> int:
@@ -118,9 +117,7 @@ def examine(
     request: CheckRequest | None, command: str, timeout: float | None, tick: Tick
 ) -> Examination:
     """Climbs with a user's kernel to the first rung that is bad, or without one in every way of this machine.
-
-    UsageFailure where the target or a word is none.
-    """
+    UsageFailure."""
     start, climbed, left_out = time.perf_counter(), list[RungResult](), list[str]()
     tick("importing torch" + (" and the target" if request else ""), None)
     if request is not None:
@@ -136,9 +133,9 @@ def examine(
             # A compiled rung is compiled, whatever is in force.
             with setting_environment({"TRITON_INTERPRET": "0"} if device == "cuda" else {}):
                 climbed += _climb(Plan([*machine_rungs(how, device)]), setting, tick)
-    again, target = tuple(_closer(climbed)), request.target if request else ""
+    target, found = request.target if request else "", (tuple(climbed), tuple(_closer(climbed)))
     seconds = time.perf_counter() - start
-    return Examination(target, command, tuple(climbed), again, tuple(left_out), seconds)
+    return Examination(target, command, *found, tuple(left_out), seconds)
 
 
 def _ways() -> tuple[list[tuple[str, str]], list[str]]:
@@ -158,7 +155,6 @@ def _ways() -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _climb(plan: Plan, setting: Setting, tick: Tick) -> list[RungResult]:
-    """Makes the rungs of a plan, those of a target to the first that is bad."""
     found = dict[int, RungResult]()
     rungs = [check for check in plan.checks if isinstance(check, Rung)]
     for outcome in Runner(plan, setting).outcomes(tick):
@@ -173,14 +169,14 @@ def _climb(plan: Plan, setting: Setting, tick: Tick) -> list[RungResult]:
 
 def _closer(climbed: Sequence[RungResult]) -> Iterator[RungResult]:
     """The first bad rung with empty caches, where it is compiled, in a process that no other shares."""
-    bad = next((result for result in climbed if result.is_bad), None)
-    if bad is None or bad.outcome is None or bad.rung.how == INTERPRETED:
-        return
-    if bad.rung.how or bad.outcome.report.target.backend not in ("triton-interpreter", "torch"):
-        rung = replace(bad.rung, title=FRESH)
-        with fresh_caches():
-            (outcome,) = check_each([rung], Setting(timeout=_LONGEST, checker=CLIMBER))
-        yield RungResult(rung, outcome)
+    for bad in [result for result in climbed if result.is_bad][:1]:
+        backend = bad.outcome.report.target.backend if bad.outcome else ""
+        own = INTERPRETED if backend in ("triton-interpreter", "torch") else COMPILED
+        if (bad.rung.how or own) != INTERPRETED:
+            rung = replace(bad.rung, title=FRESH)
+            with fresh_caches():
+                (outcome,) = check_each([rung], Setting(timeout=_LONGEST, checker=CLIMBER))
+            yield RungResult(rung, outcome)
 
 
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
@@ -211,10 +207,8 @@ def render_examination(made: Examination, width: int) -> list[Text]:
 
 def _verdict(made: Examination) -> str:
     bad, counted = made.first_bad, made.climbed
-    if bad is not None:
-        lower = made.climbed[: made.climbed.index(bad)]
-        counted = tuple(result for result in lower if result.rung.how == bad.rung.how)
-    states = [result.state for result in counted]
+    lower = counted[: counted.index(bad)] if bad else counted
+    states = [each.state for each in lower if bad is None or each.rung.how == bad.rung.how]
     green, rungs = states.count(GREEN), plural(len(states), "rung")
     if bad is None:
         refused = states.count(REFUSED)
@@ -225,7 +219,6 @@ def _verdict(made: Examination) -> str:
 
 
 def _ladder(made: Examination, width: int) -> Iterator[Text]:
-    """A row for each rung, and a column for each way in which kernels were run."""
     run = [result for result in made.climbed if result.state != NOT_RUN]
     rows: dict[str, dict[str, RungResult]] = {}
     for result in (*run, *made.closer):
@@ -254,17 +247,15 @@ def _ladder(made: Examination, width: int) -> Iterator[Text]:
         yield from folded(words, width, "dim")
 
 
-_PREFIXES = (
-    *("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_"),
-    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "GRADPROBE_"),
-)
+_PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_", "TORCH", "PYTORCH_", "GRADPROBE_")
 
 
 def facts_here() -> dict[str, Any]:
     """What the process that was typed knows without torch: versions, and what may change which code runs."""
-    variables = {name: word for name, word in os.environ.items() if name.startswith(_PREFIXES)}
-    facts = {"versions": installed_versions(), "untested": untested()}
-    return facts | {"cache": triton_cache(), "variables": dict(sorted(variables.items()))}
+    found = sorted(os.environ.items())
+    variables = {name: word for name, word in found if name.startswith(_PREFIXES)}
+    facts = {"versions": installed_versions(), "untested": untested(), "cache": triton_cache()}
+    return facts | {"variables": variables}
 
 
 def _loaded(made: Examination) -> list[dict[str, Any]]:
@@ -275,11 +266,11 @@ def _loaded(made: Examination) -> list[dict[str, Any]]:
         reports = [result.outcome.report for result in made.climbed if result.outcome]
         files = [report.target.file for report in reports]
         files += [kernel.file for report in reports for kernel in report.target.kernels]
-    known = filter(os.path.isfile, dict.fromkeys(files))
-    return [
-        {"file": file, "sha256": digest_of(file), "modified": os.stat(file).st_mtime}
-        for file in known
-    ]
+    found = []
+    for file in filter(os.path.isfile, dict.fromkeys(files)):
+        modified = os.stat(file).st_mtime
+        found.append({"file": file, "sha256": digest_of(file), "modified": modified})
+    return found
 
 
 def _facts(made: Examination) -> Iterator[tuple[str, str]]:
@@ -297,19 +288,18 @@ def _facts(made: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _short(text: str) -> str:
-    """Paths below the home folder begin with ~."""
     home = os.path.expanduser("~").rstrip("/")
     return text.replace(f"{home}/", "~/") if home else text
 
 
 def as_json(made: Examination) -> dict[str, Any]:
     """The document gradprobe.doctor/1, for bug reports."""
-    bad = made.first_bad
+    bad, verdicts = made.first_bad, {0: "green", 1: "red", 3: "error"}
     document: dict[str, Any] = {
         "schema": "gradprobe.doctor/1",
-        "verdict": {0: "green", 1: "red", 3: "error"}[made.exit_code],
+        "verdict": verdicts[made.exit_code],
         "target": made.target or None,
-        "first_bad": None if bad is None else bad.as_json(),
+        "first_bad": bad and bad.as_json(),
         "stale": made.stale,
         "rungs": [result.as_json() for result in made.climbed],
         "closer": [result.as_json() for result in made.closer],

@@ -22,11 +22,9 @@ class Rung(PlannedCheck):
     blames: str = ""
     """What is at fault where it is red and all below it is green; what it rules out where it is green."""
     how: str = ""
-    """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
 
     @property
     def is_primitive(self) -> bool:
-        """Whether it is one operation, and no check."""
         return bool(self.how) and "runs" not in self.request.options
 
     @property
@@ -95,10 +93,8 @@ def refuse_set(request: CheckRequest) -> None:
 def target_rungs(request: CheckRequest, takes: TargetSignature | None) -> list[Rung]:
     """The rungs of a user's own kernel: heads, then lengths, then one tensor moved at a time, then the whole case.
 
-    What is given on the command line is never exceeded, and a length that is given stays. No two are equal.
-
-    Args:
-        takes: None of a target that cannot be imported, which its only rung will tell.
+    What is given on the command line is never exceeded, and a length that is given stays. No two are equal. Of a target
+    that cannot be imported, which `takes` nothing, the only rung will tell that.
     """
     found = list[Rung]()
     lower = _lower_rungs(request.options, takes) if takes else ()

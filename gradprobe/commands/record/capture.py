@@ -1,4 +1,4 @@
-"""Wraps a function and keeps its inputs and dO, once for each shape and layout. The program runs as before."""
+"""Keeps a function's inputs and dO, once for each shape and layout, while the program runs as before."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class UnfitCall(Exception):
 
 @dataclass
 class _CallForm:
-    """All calls with one shape and layout of the inputs."""
-
     key: tuple[Any, ...]
     copies: int = 0
     """Since the last layout of dO that was new."""
@@ -46,8 +44,7 @@ class _CallForm:
 class WatchedFunction:
     """Watches a function; the program calls `wrapped` in its place.
 
-    Results, gradients and the program's random numbers are those of the function itself. No failure in here reaches
-    the program; each is counted in `seen`.
+    Results, gradients and random numbers stay as they are. No failure in here reaches the program; `seen` counts each.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class WatchedFunction:
     ) -> None:
         self.name, self.seen, self._how = name, seen, how
         self.on_change: Callable[[], None] = lambda: None
-        """Called where a sentence about this process may have changed."""
         self._forms: dict[tuple[Any, ...], _CallForm] = {}
         self._signature = inspect.signature(readable(function))
         self._fixed = conventions(function)
@@ -131,9 +127,8 @@ class WatchedFunction:
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(output, torch.Tensor) or not output.requires_grad:
-            kind = type(output).__name__
-            words = f"{self.name} returned {kind} and not first an output that needs a gradient"
-            raise UnfitCall(words)
+            what = f"{type(output).__name__} and not first an output that needs a gradient"
+            raise UnfitCall(f"{self.name} returned {what}")
 
         def hook(grad: Tensor | None) -> None:
             if grad is not None:
@@ -220,7 +215,6 @@ class WatchedFunction:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An option's value as plain data; None where it means nothing."""
     if value is None:
         return None
     if name in ("causal", "align", "family"):
@@ -236,11 +230,11 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies of the values on the CPU, which later changes in place do not reach."""
     import torch
 
-    contiguous = torch.contiguous_format
-    return {
-        name: tensor.detach().to("cpu", copy=True, memory_format=contiguous)
-        for name, tensor in tensors.items()
-    }
+    found = {}
+    for name, tensor in tensors.items():
+        found[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        found[name].copy_(tensor.detach())
+    return found
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
@@ -250,24 +244,22 @@ def _layout(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
     """
     found = list[Any]()
     for name, tensor in sorted(tensors.items()):
-        steps = [
-            step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-        ]
-        own = name, str(tensor.dtype), tuple(tensor.shape), tuple(steps)
-        found.append((*own, tensor.data_ptr() % 16 == 0))
+        shape = tuple(tensor.shape)
+        steps = tuple(tensor.stride(axis) for axis, size in enumerate(shape) if size > 1)
+        found.append((name, str(tensor.dtype), shape, steps, tensor.data_ptr() % 16 == 0))
     return tuple(found)
 
 
 def _in_words(found: SavedInputs) -> str:
-    """`B 2, H 3, L 20, D 8, float32, causal, do strided`."""
+    """`B 2, H 3, L 20, D 8, float32, causal, q strided, do strided`."""
     q = found.values["q"]
     words = [f"{axis} {size}" for axis, size in zip("BHLD"[-q.dim() :], q.shape, strict=False)]
     words.append(str(q.dtype).removeprefix("torch."))
     words += [name for name in ("bias", "mask") if name in found.values]
     words += ["causal"] if found.options.get("causal") else []
-    places = found.placements.items()
-    strided = [name for name, at in places if at.strides != found.values[name].stride()]
-    return ", ".join([*words, *([f"{' '.join(strided)} strided"] if strided else [])])
+    for name, at in found.placements.items():
+        words += [f"{name} strided"] if at.strides != found.values[name].stride() else []
+    return ", ".join(words)
 
 
 def put_in_place(

@@ -25,7 +25,6 @@ _ORDERS = ("bhld", "blhd")
 class ProgramResult:
     how: str
     files: tuple[str, ...]
-    """The sets that were kept, in the order of their calls."""
     seen: WatchedCalls
 
     def sentences(self, watch: str) -> list[str]:
@@ -58,7 +57,7 @@ def run_watched(
 
     Raises:
         UsageFailure: there is no such command, or the folder cannot be written.
-        TargetFailure: nothing was kept. The message says what was seen instead.
+        TargetFailure: nothing was kept.
     """
     if not command or shutil.which(command[0]) is None:
         what = f"there is no command {command[0]!r}" if command else "no command"
@@ -75,12 +74,10 @@ def run_watched(
     asked = json.dumps([watch, str(how.folder.resolve()), how.keep, how.order])
     own = {"GRADPROBE_WATCH": asked, "GRADPROBE_ENTRY": f"{__package__}.import_hook:enter"}
     environment = os.environ | own | {"PYTHONPATH": os.pathsep.join(path)}
-    stdout = 2 if quiet else None
-    process = subprocess.Popen([*command], env=environment, stdout=stdout)
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:  # the first Ctrl-C belongs to the command
-        code = process.wait()
+    process = subprocess.Popen([*command], env=environment, stdout=2 if quiet else None)
+    with contextlib.suppress(KeyboardInterrupt):  # the first Ctrl-C belongs to the command
+        process.wait()
+    code = process.wait()
     seen, reports = WatchedCalls(), sorted(how.folder.glob("seen-*.json"))
     for file in reports:
         seen |= WatchedCalls(**json.loads(file.read_text()))
@@ -95,7 +92,6 @@ def run_watched(
 
 
 def _in_words(code: int) -> str:
-    """How the command ended, by its exit code as Popen gives it: negative for a signal."""
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"the command was ended by {signal.Signals(-code).name}"

@@ -30,10 +30,8 @@ class WatchedCalls:
     torch: bool = False
     imported: bool = False
     trouble: str = ""
-    """Why the function could not be wrapped."""
     calls: int = 0
     kept: dict[str, str] = field(default_factory=dict)
-    """By the name of its file what a set is, in words."""
     left_out: dict[str, int] = field(default_factory=dict)
     """What was not kept and why, and how often that was."""
     path: list[str] = field(default_factory=list)
@@ -51,7 +49,6 @@ class WatchedCalls:
         partial.replace(folder / f"seen-{os.getpid()}.json")
 
     def __or__(self, other: WatchedCalls) -> WatchedCalls:
-        """Both together."""
         return WatchedCalls(
             self.python or other.python,
             self.torch or other.torch,
@@ -69,10 +66,9 @@ class WatchedCalls:
         if not self.torch:
             return f"the program ran in {self.python}, which has no torch: name the Python that the program needs"
         if not self.imported:
-            never = (
-                f"the module {function.rpartition(':')[0]} was never imported in {self.python}"
-            )
-            return f"{never}; of a file that is run as the program itself nothing is watched"
+            module = function.rpartition(":")[0]
+            why = "of a file that is run as the program itself nothing is watched"
+            return f"the module {module} was never imported in {self.python}; {why}"
         if not self.calls:
             return f"{function} was never called (calls inside torch.compile are not seen)"
         why = "; ".join(self.sentences()) or "no gradient came back to its output"

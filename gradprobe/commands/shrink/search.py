@@ -18,29 +18,22 @@ IDENTITY, CRASH = "identity", "crash"
 
 @dataclass(frozen=True)
 class Symptom:
-    """In which way a case fails."""
-
     kind: str
     first: str
     """The first wrong intermediate; the tensor of a memory finding, with its kind; the key of an identity; CRASH."""
     own: tuple[str, ...] = ()
     """Every intermediate that is wrong by itself, in dataflow order."""
     exposed: tuple[str, ...] = ()
-    """Every intermediate that was compared."""
     heads: int = 1
     spares_head_0: bool = False
     """Whether head 0 is right in all of `own`, where there are several heads."""
     fault: str | None = None
-    """What a diagnosis names as the cause."""
     alike: tuple[str, ...] = ()
     """The other causes that are named: a small case cannot tell some of them apart."""
 
     def is_like(self, other: Symptom) -> bool:
-        """Whether this smaller case fails like a larger one, causes aside.
-
-        The same intermediates are wrong by themselves, of those that the smaller case still has. Where head 0 was
-        right it is still, as long as there are other heads.
-        """
+        """Whether this smaller case fails like a larger one, causes aside: the same intermediates are wrong by
+        themselves, of those that it still has; where head 0 was right it is still, as long as there are others."""
         left = tuple(name for name in other.own if name in self.exposed)
         spared = self.spares_head_0 == other.spares_head_0 or 1 in (self.heads, other.heads)
         return (self.kind, self.first, self.own) == (other.kind, other.first, left) and spared
@@ -99,7 +92,6 @@ def symptom_of(report: Report) -> Symptom | None:
 
 
 Tried = Symptom | str
-"""What a try of a case came to: how it fails, or why it does not."""
 
 
 def tried_of(report: Report) -> Tried:
@@ -113,30 +105,24 @@ class ShrinkSearch:
     """No case is tried twice, and no more than are allowed."""
 
     attempt: Callable[[WordedCase, bool], Tried]
-    """Tries a case, where the second says so in a whole check."""
     facts: Facts
     wanted: Symptom
     in_full: bool
     """Whether the symptom shows only in a whole check."""
     most: int
     told: Callable[[WordedCase, WordedCase], object] = lambda before, step: None
-    """Told of each step that was taken."""
     count: int = 0
     known: dict[Case, Tried] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether every simpler case was tried; False where the tries ran out first."""
         return self.count < self.most
 
     def run(self, start: WordedCase, layout: Assigned = ()) -> WordedCase:
         """The simplest case that is reached from one that fails, one step after another.
 
         The axes are gone through in their order, each until nothing simpler along it fails in the same way, and all of
-        them again until none gets any further. Every step is simpler, so this ends.
-
-        Args:
-            layout: one that is known to fail, to be tried alone before anything else.
+        them again until none gets any further. A `layout` that is known to fail is tried alone before all else.
         """
         layouts = simpler(start, "layouts", self.facts)
         alone = (step for step in layouts if step.case.runs == (layout,))
@@ -151,7 +137,6 @@ class ShrinkSearch:
         return case
 
     def _taken(self, case: WordedCase, steps: Iterable[WordedCase]) -> WordedCase | None:
-        """The first of the steps that fails in the same way; None where none does."""
         for step in steps:
             if step.case not in self.known:
                 if not self.complete:
@@ -167,7 +152,6 @@ class ShrinkSearch:
         return None
 
     def _tried(self, case: WordedCase) -> Tried:
-        """What came of a case; with its cause where all but the cause is as wanted, and a cause is."""
         tried = self.attempt(case, self.in_full)
         if isinstance(tried, str) or self.in_full or self.wanted.fault is None:
             return tried
@@ -178,8 +162,6 @@ class ShrinkSearch:
         return replace(tried, fault=fault, alike=alike)
 
     def needs(self, case: WordedCase) -> list[str]:
-        """What it takes to fail so, "heads=2: with heads=1 it matches": for each way to simplify the case, the nearest
-        that does not fail so, since steps come simplest first."""
         nearest: dict[str, str] = {}
         for axis in AXES:
             for step in simpler(case, axis, self.facts):

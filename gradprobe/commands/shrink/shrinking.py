@@ -33,20 +33,13 @@ from .simpler_cases import Facts, WordedCase
 
 @dataclass(frozen=True)
 class ShrinkResult:
-    """What a target's case came to."""
-
     request: CheckRequest
-    """The target with the words of the shrunken case."""
     looked: Report
-    """Of the case asked for."""
     case: WordedCase
-    """That one."""
     shrunk: WordedCase | None = None
-    """None where the case asked for matches."""
     symptom: Symptom | None = None
     needs: tuple[str, ...] = ()
     complete: bool = True
-    """Whether every simpler case was tried."""
     last: Report | None = None
     """A whole check of the shrunken case; None where that crashes the process that runs it."""
     tries: int = 0
@@ -75,8 +68,8 @@ def shrink(
     Args:
         most: how many cases may be tried.
         setting: where each has a process of its own, a crash is a way to fail; edits are tried on the smallest case.
-        told: told of the case that fails before the search, and of each one after it: how it differs from the one
-            before ("with heads=1"; "" of the first), and the number of tries so far.
+        told: told of the case that fails and of each smaller one: how it differs from the one before ("with heads=1";
+            "" of the first), and the number of tries so far.
 
     Raises:
         UsageFailure: the values come from a file, so that no others can be tried.
@@ -127,12 +120,11 @@ def _searched(
     told(first, "", 0)
     shrunk = search.run(first, _failing(quick))
     needs, small = tuple(search.needs(shrunk)), replace(request, options=shrunk.words)
-    of = small, looked, first, shrunk, search.wanted, needs, search.complete
-    return ShrinkResult(*of, tries=search.count)
+    came = search.wanted, needs, search.complete, None, search.count
+    return ShrinkResult(small, looked, first, shrunk, *came)
 
 
 def _failing(report: Report) -> Assigned:
-    """The layout of the first run that fails, as it can be asked for alone."""
     assigned = parse_run(report.failing.layout) if report.failing else ()
     return tuple(pair for pair in assigned if pair[1] != "contiguous")
 
@@ -149,7 +141,6 @@ class Shrinker:
 
 
 def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Text]:
-    """The lines about a result; `test` is the file of the pytest test that was written."""
     last, first = result.last, result.case.line
     if result.shrunk is None or result.symptom is None:
         words = f"nothing to shrink: it matches ({result.request.target}, {first})"
@@ -173,7 +164,6 @@ def rendered(result: ShrinkResult, test: str | None, width: int) -> Iterator[Tex
 
 
 def _check_line(result: ShrinkResult) -> str:
-    """The command line that checks the shrunken case."""
     crashes = result.shrunk is not None and result.last is None
     return result.request.command(isolate=crashes or None)
 
@@ -217,12 +207,7 @@ def test_{name}_shrunk():
 
 
 def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
-    """The source of a test of what was asked.
-
-    Args:
-        first: what is wrong, in one line.
-        file: where the test is to lie; it finds the target's file from there.
-    """
+    """The source of a test of what was asked, which is `first` wrong so; it finds the target's file from its own."""
     place, _, function = request.target.rpartition(":")
     subject = repr(request.target)
     if place.endswith(".py") and request.target not in BUILTINS:

@@ -38,7 +38,6 @@ _USUAL = ("do", "q", "k", "v")
 @dataclass(frozen=True)
 class WordedCase:
     words: Words
-    """With its sizes and its layouts, also those that are the default."""
     case: Case
 
     @property
@@ -48,11 +47,10 @@ class WordedCase:
 
     def beside(self, other: WordedCase) -> tuple[str, str]:
         """What another case has otherwise, and how: ("heads=2", "with heads=1"), ("causal", "without it")."""
-        names = [name for name in self.words if self.words[name] != other.words.get(name)]
-        names += [name for name in other.words if name not in self.words]
-        own, its = (
-            _in_line({name: of.words.get(name) for name in names}) for of in (self, other)
-        )
+        here, there = self.words, other.words
+        names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        own = _in_line({name: here.get(name) for name in names})
+        its = _in_line({name: there.get(name) for name in names})
         return own or ", ".join(names), f"with {its}" if its else "without it"
 
 
@@ -69,11 +67,8 @@ def _in_line(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a target decides which case words mean."""
-
     takes: TargetSignature
     tensors: Sequence[str] = ()
-    """What the target is given, by name."""
 
     def worded(self, words: Words) -> WordedCase:
         """The case that words mean. Raises UsageFailure where no case has them."""
@@ -88,7 +83,6 @@ class Facts:
         return WordedCase(words, replace(case, layouts=(), runs=tuple(runs)))
 
     def in_full(self, words: Words) -> WordedCase:
-        """The same with all words that steps change. Raises UsageFailure."""
         case = self.worded(words).case
         return self.worded({**words, **_sizes(case, words.get("tau")), **_laid(*case.runs)})
 
@@ -101,7 +95,6 @@ def _laid(*runs: Assigned) -> Words:
 
 
 def _sizes(case: Case, tau: str | None = None) -> Words:
-    """The sizes of a case as words; of what is as large as another nothing."""
     if tau is not None and case.tau is not None:
         tau = ",".join(map(str, case.tau[:1] if len(set(case.tau)) == 1 else case.tau))
     return {
@@ -136,7 +129,6 @@ def _smaller_pairs(first: int, second: int, blocks: Sequence[int] = ()) -> list[
 
 
 def _packed(case: Case) -> list[list[int]]:
-    """The lengths of packed sequences, of rows and of keys; none where there are none."""
     sides = (case.cu_seqlens_q or (), case.cu_seqlens_k or ())
     return [[end - start for start, end in pairwise(ends)] for ends in sides]
 
@@ -148,7 +140,6 @@ def _repacked(case: Case, sides: Iterable[Sequence[int]]) -> Case:
 
 
 def _fewer_sequences(case: Case) -> Iterator[Case]:
-    """The first batches or packed sequences, and the last."""
     sides = _packed(case)
     for count in ladder(len(sides[0]) or case.batch):
         for part in (slice(count), slice(-count, None)):
@@ -210,9 +201,8 @@ def _simpler_layouts(case: Case, tensors: Sequence[str]) -> Iterator[Words]:
     named = tuple(pair for pair in laid if pair[1] != "contiguous")
     half = len(named) // 2
     without = [named[:at] + named[at + 1 :] for at in range(len(named))]
-    yield from map(
-        _laid, ((), *((pair,) for pair in named), named[:half], named[half:], *without)
-    )
+    alone = [(pair,) for pair in named]
+    yield from map(_laid, ((), *alone, named[:half], named[half:], *without))
 
 
 _SIZES = {
@@ -224,7 +214,6 @@ AXES = (*_SIZES, "options", "layouts", *_CHOICES)
 
 
 def simpler(of: WordedCase, axis: str, facts: Facts) -> Iterator[WordedCase]:
-    """The cases that are simpler in one respect, the simplest first."""
     changes: Iterable[Words]
     if axis in _SIZES:
         changes = (_sizes(case, of.words.get("tau")) for case in _SIZES[axis](of.case))

@@ -49,10 +49,7 @@ def refuse_battery(word: str, options: Iterable[str]) -> None:
 
 
 def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Plan, Setting]:
-    """A battery of a target, and how its checks are made. It imports the target, apart.
-
-    What a case of it sets is left out of the options.
-    """
+    """A battery of a target, and how its checks are made; of the options given what it sets itself is left out."""
     own = {name: value for name, value in request.options.items() if name in FREE}
     request = replace(request, options=own)
     takes = described(request, setting.timeout, isolate=setting.isolate)
@@ -73,7 +70,6 @@ class Space:
     excluded: Collection[Pair] = frozenset()
 
     def pairs(self) -> Iterator[Pair]:
-        """Every two levels that are not excluded."""
         for each, others in combinations(self.levels, 2):
             for pair in map(frozenset, product(each, others)):
                 if pair not in self.excluded:
@@ -124,7 +120,7 @@ class Space:
 class Battery:
     """The rounds of a battery.
 
-    1. The case without any option, to which what a target takes is found by trying.
+    1. The case without any option, for what a target takes.
     2. Each level alone, and what no pair shows. What is refused or wrong so stands in no later case: it would hide what
        else is wrong there. A quick one ends here, with a few pairs.
     3. A covering array: few cases that hold every pair of the other levels.
@@ -137,7 +133,6 @@ class Battery:
         self._factors, self._request, self._is_quick = factors, request, is_quick
         self._came: dict[Row, CheckOutcome] = {}
         self._out = set[str]()
-        """Levels that stand in no further case."""
         self._count = 0
         steps = self._steps()
         self.plan = Plan(
@@ -150,10 +145,7 @@ class Battery:
         )
 
     def _steps(self) -> Round:
-        yield from _round(
-            [self._check("as it is", self._factors.plain)], came := dict[str, CheckOutcome]()
-        )
-        (plain,) = came.values()
+        plain = yield [self._check("as it is", self._factors.plain)]
         if plain.verdict == MATCH and plain.report.case is not None:
             self._factors = self._factors.around(plain.report.case)
             yield from self._alone()
@@ -172,11 +164,10 @@ class Battery:
 
     @property
     def space(self) -> Space:
-        """What may still stand together."""
-        names = [
+        left = [
             [name for name in names if name not in self._out] for names in self._factors.names
         ]
-        return Space(names, self._factors.excluded)
+        return Space(left, self._factors.excluded)
 
     def _alone(self) -> Round:
         factors, space, rows = self._factors, self.space, dict[str, Row]()
@@ -194,7 +185,6 @@ class Battery:
                 self._out.add(level)
 
     def _pairs_held(self, *, is_right: bool) -> set[Pair]:
-        """Those of which a row is right, or was taken at all."""
         held = set[Pair]()
         for row, outcome in self._came.items():
             is_taken = not (outcome.is_refused or outcome.report.is_warning)
@@ -204,11 +194,9 @@ class Battery:
 
     def _coverage(self) -> Coverage:
         space, held = self.space, self._pairs_held(is_right=False)
-        left_out = [pair for pair in space.pairs() if pair not in held and space.simplest(pair)]
+        missing = sum(pair not in held and bool(space.simplest(pair)) for pair in space.pairs())
         properties = len(self._factors.each)
-        return Coverage(
-            strength=PAIRS, properties=properties, held=len(held), missing=len(left_out)
-        )
+        return Coverage(strength=PAIRS, properties=properties, held=len(held), missing=missing)
 
     def _make(self, rows: Iterable[Row], beside: Iterable[Level] = ()) -> Round:
         checks, factors = dict[Row, PlannedCheck](), self._factors
@@ -233,7 +221,6 @@ class Battery:
 
 
 def _round(checks: Sequence[PlannedCheck], came: dict[str, CheckOutcome]) -> Round:
-    """Has some checks made; what came of each is added, by its title."""
     for at in range(len(checks)):
         outcome = yield () if at else checks
         came[outcome.title] = outcome

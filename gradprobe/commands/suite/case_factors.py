@@ -17,14 +17,11 @@ from .plan import TargetSignature
 
 @dataclass(frozen=True)
 class Level:
-    """One value of a property."""
-
     name: str
     """As titles have it; no two levels have one name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Words of the command line, as `CheckRequest` holds them; `layout` stands beside that of other levels."""
     needs: tuple[str, ...] = ()
-    """The parameters without which a target does not take it."""
     family: str = ""
     """The family that alone has it; "" where both do."""
     beyond: str = ""
@@ -81,20 +78,14 @@ FACTORS: tuple[tuple[Level, ...], ...] = (
     tuple(Level(name, {"dtype": name}) for name in ("float32", "float16", "bfloat16")),
     _MASKS,
     tuple(map(Level, _LENGTHS)),
-    (
-        Level(_EQUAL),
-        *(Level(name, {}, (), _SOFTMAX, _DIFFER) for name in _UNEQUAL),
-    ),
+    (Level(_EQUAL), *(Level(name, {}, (), _SOFTMAX, _DIFFER) for name in _UNEQUAL)),
     tuple(Level(name, {"pattern": name}) for name in ("normal", "small", "large", "negative", "positive")),
     tuple(map(partial(_laid, "do"), ("contiguous", "blhd", "expanded", "distinct", "distinct-unit"))),
     (
         _laid("qkv", "contiguous"), _laid("qkv", "blhd"), _laid("qkv", "packed"), _laid("all", "distinct"),
         _laid("all", "distinct-unit"),
     ),
-    (
-        Level("ungrouped"),
-        *(Level(name, {}, (), _SOFTMAX, _FEWER) for name in (_GROUPED, _MULTI_QUERY)),
-    ),
+    (Level("ungrouped"), *(Level(name, {}, (), _SOFTMAX, _FEWER) for name in (_GROUPED, _MULTI_QUERY))),
     (_of_dim(16), _of_dim(64), _of_dim(128), _of_dim(72), _of_dim(16, 32), _of_dim(32, 16)),
     (
         Level("no-option"),
@@ -141,18 +132,13 @@ HOW = (
 
 @dataclass(frozen=True)
 class Factors:
-    """The properties of the cases of one target, and how a row of their levels becomes a case."""
-
     each: tuple[tuple[Level, ...], ...]
     """Of each property of which it takes two levels or more, the simplest first."""
     special: tuple[Level, ...]
-    """What it takes of SPECIAL."""
     takes: TargetSignature
     on_gpu: bool
     always: Mapping[str, Any]
-    """Options that every case has."""
     lacking: tuple[tuple[str, str], ...]
-    """The levels that it does not take by its signature, each with the reason."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -164,7 +150,6 @@ class Factors:
 
     @property
     def names(self) -> list[Row]:
-        """Those of the levels of each."""
         return [tuple(map(attrgetter("name"), levels)) for levels in self.each]
 
     @property
@@ -173,7 +158,6 @@ class Factors:
 
     @property
     def excluded(self) -> set[frozenset[str]]:
-        """The pairs of levels that no case has."""
         one_length = {_PADDED} if "cu_seqlens" not in self.takes.names else {_PADDED, _PACKED}
         # Where nothing is counted from a corner.
         masks = [mask.name for mask in _MASKS if not {"causal", "window"} & mask.options.keys()]
@@ -181,7 +165,7 @@ class Factors:
         return set(map(frozenset, pairs))
 
     def around(self, case: Case) -> Factors:
-        """The same for a target that was found to take a case: that has the simplest levels, and what was found."""
+        """The same for a target that was found to take a case, whose levels are the simplest."""
         plain, found, each = Case(case.family), dict[str, Any](), []
         for name in HOW:
             if (value := getattr(case, name)) != getattr(plain, name):
@@ -198,7 +182,6 @@ class Factors:
         return replace(self, each=tuple(each), always={**self.always, **found})
 
     def title(self, row: Row) -> str:
-        """In what a case is not the simplest."""
         rows, keys = self._rows_and_keys(row)
         told, words = f"L={rows}" if rows == keys else f"M={rows} N={keys}", list[str]()
         for name, simplest in zip(row, self.simplest, strict=True):
@@ -209,12 +192,10 @@ class Factors:
     def beyond(self, row: Row) -> str:
         """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
         known = {_DIFFER, ""} if self.takes.names & _OF_LENGTHS else {""}
-        return " and ".join(
-            level.beyond for level in self._levels(row) if level.beyond not in known
-        )
+        beyond = [level.beyond for level in self._levels(row) if level.beyond not in known]
+        return " and ".join(beyond)
 
     def options(self, row: Row) -> dict[str, Any]:
-        """The words of the command line for a case."""
         options: dict[str, Any] = {"head_dim": 16, **self.always}
         layout = list[str]()
         for level in self._levels(row):
@@ -246,7 +227,6 @@ class Factors:
         return next((sides[name] for name in row if name in sides), (length, length))
 
     def _sizes(self, row: Row) -> dict[str, Any]:
-        """Batches, heads and lengths; of several sequences the second is half as long."""
         rows, keys = self._rows_and_keys(row)
         shapes, required = str(self.always.get("shapes", PLAIN)), self.takes.required
         heads = 3 if self.on_gpu else 2
@@ -270,7 +250,6 @@ def _packed(rows: int, keys: int) -> dict[str, Any]:
 
 
 def _fewest(layout: list[str]) -> list[str]:
-    """Of the words of a layout those that say something, dO's last."""
     words = sorted(layout, key=lambda word: word.startswith("do="))
     moved = [word for word in words if not word.endswith("=contiguous")]
     return words if words and words[0].startswith("all=") else ["all=contiguous", *moved]
@@ -279,20 +258,20 @@ def _fewest(layout: list[str]) -> list[str]:
 def factors_of(
     takes: TargetSignature, given: Collection[str] = (), *, on_gpu: bool = False
 ) -> Factors:
-    """The properties of the cases for a target.
-
-    Args:
-        given: the names of options that are the same in all of them.
-    """
-    always, lacks, decided = dict[str, Any](), list[tuple[str, str]](), set(given)
+    """The properties of the cases for a target; `given` are the options that are the same in all of them."""
+    always, lacks = dict[str, Any](), list[tuple[str, str]]()
     for parameter in sorted(takes.required):
         always |= _ALWAYS.get(parameter, {})
 
     def taken(levels: Iterable[Level]) -> tuple[Level, ...]:
         found = []
         for level in levels:
-            is_decided = decided & level.options.keys() or _is_always(level, takes, always)
-            if is_decided or level.family not in ("", takes.family):
+            is_decided = not level.options.keys().isdisjoint(given)
+            if (
+                is_decided
+                or _is_always(level, takes, always)
+                or level.family not in ("", takes.family)
+            ):
                 continue
             if why_not := _why_not_taken(level, takes):
                 lacks.append((level.name, why_not))
@@ -305,7 +284,6 @@ def factors_of(
 
 
 def _why_not_taken(level: Level, takes: TargetSignature) -> str:
-    """Why a target does not take it, by its signature; "" where it may."""
     packed = sorted(takes.required & {"seqlens", "cu_seqlens"})
     if packed and level.name in _UNEQUAL:
         return f"takes one {packed[0]} for rows and keys"
@@ -315,7 +293,7 @@ def _why_not_taken(level: Level, takes: TargetSignature) -> str:
 
 
 def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) -> bool:
-    """Whether a level asks for what every case of the target has."""
+    """Whether every case of the target has it."""
     packs, pads = bool(PACKING & takes.required), "seqlens" in takes.required
     if level.name in (_PACKED, _PADDED):
         return packs or (pads and level.name == _PADDED)

@@ -52,7 +52,6 @@ class CheckTable:
         self._is_headed = False
 
     def head(self) -> list[Text]:
-        """What stands above the lines, unless it comes with the first of them."""
         return self._head_once() if self._lists_all or self._look.details else []
 
     def _head_once(self) -> list[Text]:
@@ -105,11 +104,8 @@ def words_of(report: Report) -> str:
 
 def simplest(checks: Sequence[Made]) -> Made | None:
     """The first that mismatches, else the first error; None where all match."""
-    for verdict in (MISMATCH, FAILED):
-        for checked in checks:
-            if checked.verdict == verdict:
-                return checked
-    return None
+    failing = [made for made in checks if made.verdict != MATCH]
+    return min(failing, key=lambda made: made.verdict != MISMATCH, default=None)
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
@@ -161,12 +157,11 @@ def _counts(several: Reports, seconds: float) -> str:
 
 
 def _shown(report: Report, look: Terminal, tracebacks: bool) -> list[Text]:
-    """Everything that one check that fails has to say; on one screen its core."""
     error, columns = report.error, look.columns
     head = [Text(f"{report.title}:", "bold")]
     if report.verdict != FAILED or error is None:
-        full = [Text(), *head, *rendered(report, look)] if look.details else []
-        return full or [*head, *core(report, columns)]
+        own = [Text(), *head] if look.details else head
+        return [*own, *(rendered(report, look) if look.details else core(report, columns))]
     if not look.details:
         words = headed("ERROR", CAUTION, error.message, columns, 4, hangs=False)
         return [*head, *words, *folded(error.way_out, columns, rows=2)]
@@ -194,7 +189,6 @@ def _with_reasons(
 
 
 def _covered(coverage: Coverage | None, columns: int) -> list[Text]:
-    """Which combinations the cases of a battery hold."""
     if coverage is None:
         return []
     pair = "pair" if coverage.strength == 2 else "triple"  # which earlier releases made

@@ -39,7 +39,6 @@ from .plan import PlannedCheck
 
 if TYPE_CHECKING:
     from ...model.layout_run import CloseUp
-    from ...model.memory_finding import MemoryFinding
     from ...model.report import Report
     from ...numerics.evidence import ProbeResult
 
@@ -55,19 +54,15 @@ class Setting:
 
     tracebacks: bool = False
     workers: int = 1
-    """How many share the cores."""
     isolate: bool = True
-    """Whether they are processes of their own."""
     timeout: float | None = None
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
     fix_budget: int = 0
-    """How many edits of a target that is wrong are tried."""
     shrink_budget: int = 0
-    """How many cases are tried, of several checks, to make the simplest that fails of each cause smaller."""
+    """How many cases are tried to make the simplest that fails of each cause smaller."""
     beyond: bool = False
-    """Whether a target that matches is run on small second cases of what its own case does not use."""
+    """Whether a target that matches is run on small second cases too."""
     checker: str = FACTORY
-    """The class that makes the checks of a plan."""
 
     def allowance_at(self, seconds: float) -> Allowance:
         """The edits that a check which has run so long may go on to try, in a third of the time that it has left."""
@@ -120,7 +115,6 @@ class Checker:
         return sources_of(report, planned.request, self._before)
 
     def _check(self, planned: PlannedCheck, client: Client) -> CheckOutcome:
-        """A check; the client is told of reports."""
         from ...model.report import SecondCheck
         from ...numerics.repeats import SideBySide
         from ...pipeline.reported import report_of
@@ -172,10 +166,8 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
     """By file the hash of its bytes: the target, its kernels, the reference and the inputs, and all that they import.
 
     Modules that are installed, Python's and this tool's are left out: their versions stand in the report's environment.
-    What a program reads otherwise is not known, but every source that is compiled and stands beside a module counts.
-
-    Args:
-        before: the names of modules that were here before any target: of these what the target leads to counts.
+    Every source that is compiled and stands beside a module counts. Of modules that were here before any target only
+    those to which the target leads do.
     """
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
     ran = {report.target.file: report.target.sha256}
@@ -208,10 +200,10 @@ def check_each(
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
 ) -> Generator[CheckOutcome, None, None]:
-    """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
+    """Each check as it is made, also one that crashes or hangs; with one worker in the order of the plan.
 
-    Checks of one target on one device share a process. Others do not: what a module does to torch at its import, and
-    whether Triton interprets, holds for a process as a whole.
+    Checks of one target on one device share a process: what a module does to torch at its import, and whether Triton
+    interprets, holds for a process as a whole.
 
     Args:
         planned: where all share a process, a list that may grow behind its end whenever a check was yielded.
@@ -252,8 +244,6 @@ def check_each(
 
 
 class Checks:
-    """Checks that one process makes, one after another as they are asked for."""
-
     def __init__(self, setting: Setting) -> None:
         self._planned: list[PlannedCheck] = []
         self._ends = check_each(self._planned, setting)
@@ -272,11 +262,11 @@ class Checks:
 def _outcome_of(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
-        memory: tuple[MemoryFinding, ...] = ()
+        small, layout = None, heard.stage.layout if heard.stage else ""
         if ended.crash.kind == DEVICE:
-            small = _report_of_small(planned, setting, heard.stage.layout if heard.stage else "")
-            for run in small.runs if small else ():
-                memory += run.memory
+            small = _report_of_small(planned, setting, layout)
+        runs = small.runs if small else ()
+        memory = [finding for run in runs for finding in run.memory]
         outcome = of_crash(planned, ended.crash, heard, memory)
     elif ended.raised is not None:
         stack = ended.raised.traceback if setting.tracebacks else ""

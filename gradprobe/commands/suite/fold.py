@@ -46,11 +46,8 @@ def folded_by_cause(
     """One group for each cause: the mismatches first, each kind in the order of the checks.
 
     Two failures have one cause where the same fault is named at the same line; where none is named, where the same
-    intermediate is wrong first; and of errors, where the same happened at the same place.
-
-    Args:
-        closer: of one of them what came of a check that looked closer. A cause that it names is that of all that were
-            like it before.
+    intermediate is wrong first; and of errors, where the same happened at the same place. A cause that a `closer` look
+    at one names is that of all that were like it before.
     """
     counted = sorted(filterfalse(attrgetter("is_warning"), reports), key=attrgetter("number"))
     found: dict[tuple[str, ...], list[Report]] = {}
@@ -63,23 +60,23 @@ def folded_by_cause(
             looked = [closer if report.number == closer.number else report for report in those]
             named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
         found = named
-    groups = list[FailureGroup]()
-    for those in sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH):
-        first = those[0]
-        group = FailureGroup(
-            verdict=first.verdict,
-            cause=_cause(first),
-            summary=first.causes[0].summary if first.causes else "",
-            titles=tuple(map(attrgetter("title"), those)),
-            numbers=tuple(map(attrgetter("number"), those)),
-            common=_common_traits(those, counted),
-        )
-        groups.append(group)
-    return tuple(groups)
+    several = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
+    return tuple(_group(those, counted) for those in several)
+
+
+def _group(those: Sequence[Report], counted: Sequence[Report]) -> FailureGroup:
+    first = those[0]
+    return FailureGroup(
+        verdict=first.verdict,
+        cause=_cause(first),
+        summary=first.causes[0].summary if first.causes else "",
+        titles=tuple(map(attrgetter("title"), those)),
+        numbers=tuple(map(attrgetter("number"), those)),
+        common=_common_traits(those, counted),
+    )
 
 
 def _key(report: Report) -> tuple[str, ...]:
-    """What failures of one cause have in common."""
     key, error = (report.target.name, report.verdict, _cause(report)), report.error
     if report.verdict != FAILED or error is None:
         return key
@@ -128,7 +125,7 @@ def with_smallest(
 
 
 def _common_traits(group: Sequence[Report], reports: Sequence[Report]) -> tuple[str, ...]:
-    """What sets a group apart from what matches of its target; nothing where the case of one is not known."""
+    """What sets a group apart from what matches of its target; nothing where a case of it is not known."""
     cases = [report.case for report in reports if report.case]
     square = all(case.seqlen_q == case.seqlen_k for case in cases)
     failing, matching = list[Instance](), list[Instance]()
@@ -140,17 +137,16 @@ def _common_traits(group: Sequence[Report], reports: Sequence[Report]) -> tuple[
         matched = {run.layout for run in report.runs if run.verdict == MATCH} - wrong
         # Of a check that came to no layout, which it was is not known.
         wrong = wrong or ({""} if report.verdict == FAILED else set())
-        for layouts, those in (
-            (wrong if report.number in numbers else (), failing),
-            (matched, matching),
-        ):
-            for layout in layouts:
-                those.append((report.number, traits_of(report.case, layout, square=square)))
+        for layout in wrong | matched:
+            instance = report.number, traits_of(report.case, layout, square=square)
+            if layout in matched:
+                matching.append(instance)
+            elif report.number in numbers:
+                failing.append(instance)
     return set_apart(failing, matching) if all(report.case for report in group) else ()
 
 
 def traits_of(case: Case, layout: str, *, square: bool) -> tuple[Trait, ...]:
-    """What is said of a case in a layout, the sharpest first; `square` where all cases have as many keys as rows."""
     said = [*_of_sizes(case, square), *_of_options(case), *_of_layout(layout)]
     return tuple(dict.fromkeys(said))
 
@@ -200,10 +196,10 @@ def _of_layout(layout: str) -> Iterator[Trait]:
 
 
 def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:
-    """What all that fail have, and none of what matches: sentences, none where nothing is.
+    """What all that fail have, and none of what matches, in sentences.
 
-    A single trait is a fact, and is told. What is joined of several is told where cases that fail at random would have
-    it so in fewer than one of twenty such tables.
+    What is joined of several traits is told where cases that fail at random would have it so in fewer than one of
+    twenty such tables.
     """
     if not failing or not matching:
         return ()

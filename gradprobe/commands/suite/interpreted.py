@@ -50,9 +50,7 @@ def small_case(planned: PlannedCheck, layout: str = "") -> PlannedCheck:
 
 def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Report:
     """The report with the causes of the small case, where that goes wrong first in what is wrong in the large one too.
-
-    What it leaves right has another cause: then those of the report stand beside them.
-    """
+    Where it leaves anything right, those of the report stand beside them."""
     here, there = _wrong(report), _wrong(small)
     if not small.causes or not there or there[0] not in here:
         return report
@@ -74,12 +72,12 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
 
 
 def _wrong(report: Report) -> list[str]:
-    """What was returned and is wrong in some run, in the order of the dataflow."""
-    returned = [
-        value for run in report.runs for value in run.intermediates if value.source == "exported"
-    ]
-    wrong = [value.name for value in returned if value.status in (MISMATCH, INHERITED)]
-    return list(dict.fromkeys(wrong))
+    found = dict[str, None]()
+    for run in report.runs:
+        for value in run.intermediates:
+            if value.source == "exported" and value.status in (MISMATCH, INHERITED):
+                found[value.name] = None
+    return list(found)
 
 
 def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:

@@ -68,26 +68,21 @@ def sweep_plan(asked: SweepRequest) -> Plan:
 
 
 class Journal:
-    """An open journal: `add` appends a report."""
-
     def __init__(
         self, asked: SweepRequest, file: str, stream: IO[bytes], reports: Sequence[Report] = ()
     ) -> None:
         self.asked, self.file, self._stream = asked, file, stream
         self._kept = {report.number: report for report in reports}
-        """What it held when it was opened."""
 
     @classmethod
     def begun(cls, asked: SweepRequest, file: str | None) -> Journal:
         """A new one in the place of what is there; without a name this folder's own, or none where that cannot be.
-
-        Raises:
-            UsageFailure: it cannot be written, or another sweep writes it.
-        """
+        UsageFailure: it cannot be written, or another sweep writes it."""
+        name = file or str(DEFAULT)
         try:
             if file is None:
                 make_folder()
-            stream, name = _opened(file or DEFAULT, "ab"), str(file or DEFAULT)
+            stream = _opened(name, "ab")
         except (OSError, UsageFailure):
             if file is not None:
                 raise
@@ -101,10 +96,7 @@ class Journal:
     @classmethod
     def reopened(cls, file: str) -> Journal:
         """One that is there; a line that is not whole is cut off its end.
-
-        Raises:
-            UsageFailure: it is none, or another sweep writes it, or what made one of its results has changed.
-        """
+        UsageFailure: it is none, or another sweep writes it, or what made one of its results has changed."""
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(_opened(file, "r+b"))
             version, asked, reports, torn = _read(stream, file)
@@ -170,7 +162,6 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
 
 
 def _opened(file: str | Path, mode: str) -> IO[bytes]:
-    """An open file that no other process has open so."""
     with contextlib.ExitStack() as stack:
         try:
             stream: IO[bytes] = stack.enter_context(open_in_place(file, mode))

@@ -25,8 +25,6 @@ _HERE = "--ray local starts a cluster here"
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Where checks are made."""
-
     address: str
     """EMBEDDED, or as Ray takes it: auto, HOST:PORT, ray://HOST:PORT."""
     retries: int
@@ -49,17 +47,10 @@ class RayCluster:
 def check_each_on_ray(
     planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster
 ) -> Iterator[CheckOutcome]:
-    """Each check as it is made, as `check_each` has it.
+    """Each check as it is made, as `check_each` has it; the list may grow behind its end.
 
     A target that crashes ends a process of its worker's alone. A worker of Ray's that is lost costs its one check,
-    once every retry was lost.
-
-    Args:
-        planned: a list that may grow behind its end whenever a check was yielded.
-
-    Raises:
-        UsageFailure: there is no cluster at the address.
-        Failure: nothing can run there.
+    once every retry was lost. UsageFailure: there is no cluster at the address; Failure: nothing can run there.
     """
     # Ray tells its makers of each cluster that is started, unless this says no.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

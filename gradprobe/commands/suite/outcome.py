@@ -11,13 +11,7 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...model import failures
 from ...model.documents import Reports
-from ...model.failures import (
-    Failure,
-    ReferenceFailure,
-    TargetFailure,
-    UsageFailure,
-    as_failure,
-)
+from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...model.memory_finding import WARNING, MemoryFinding, WarningNote
 from ...model.report import CheckedTarget, Report, SecondCheck, error_of
@@ -36,11 +30,9 @@ class CheckOutcome:
 
     request: CheckRequest
     report: Report
-    """With the title of its case."""
 
     @property
     def code(self) -> int:
-        """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
         return code_of_report(self.report)
 
     @property
@@ -66,13 +58,12 @@ class CheckOutcome:
         return replace(self, report=structs.replace(self.report, **parts))
 
     def as_warning(self, kind: str, words: str, layouts: tuple[str, ...] = ()) -> CheckOutcome:
-        """The same, of which one sentence is told and which does not count."""
+        """The same, which does not count."""
         warned = (WarningNote(kind, self.title, words, layouts),)
         return self.with_report(severity=WARNING, warnings=warned)
 
 
 def failure_of(error: Error) -> Failure:
-    """What ended a check, to be raised."""
     kind: type[Failure] = getattr(failures, error.kind, Failure)
     return kind(error.message, error.way_out, (*error.details, *error.stack.splitlines()))
 
@@ -83,7 +74,7 @@ def code_of(codes: Sequence[int]) -> int:
 
 
 def code_of_report(report: Report) -> int:
-    """The exit code of a check alone, by what it came to."""
+    """The exit code of a check alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
     if report.is_warning:
         return 0
     if report.verdict == MISMATCH:
@@ -104,8 +95,6 @@ def code_of_reports(several: Reports) -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a check is at."""
-
     words: str
     fraction: float
     layout: str
@@ -166,11 +155,7 @@ def of_crash(
     heard: CheckMessages,
     memory: Sequence[MemoryFinding] = (),
 ) -> CheckOutcome:
-    """A check whose process died or was stopped.
-
-    Args:
-        memory: what the kernels do to it in a small case in the interpreter.
-    """
+    """A check whose process died or was stopped; `memory` is what its kernels do there in a small case interpreted."""
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
@@ -211,9 +196,8 @@ def _ended(
         family, reference = request.family or "", request.reference or ""
         target = CheckedTarget(name=name, family=family, reference=reference)
         ended |= {"options": dict(request.options), "reproduce": planned.repro_command}
-        return CheckOutcome(
-            request, Report(verdict=FAILED, seconds=total, target=target, **ended)
-        )
+        ended |= {"seconds": total, "target": target}
+        return CheckOutcome(request, Report(verdict=FAILED, **ended))
     verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
     short = structs.replace(error, way_out="", stderr_tail="", stack="", memory=())
     last = Run(layout=heard.layout, verdict=verdict, memory=error.memory, error=short)

@@ -23,10 +23,7 @@ _AS_LONG = 16_000
 
 @dataclass(frozen=True)
 class Counterpart:
-    """A check that was made, to set another beside it."""
-
     name: str
-    """The word that named it."""
     report: Report
     kept: str
     """The file of what its target gave; "" where it gave nothing."""
@@ -34,26 +31,23 @@ class Counterpart:
 
 @dataclass(frozen=True)
 class PlannedCheck:
-    """A check that is to be made, alone or of several."""
-
     title: str
     """A short name of its case: "gqa", "heads=3 dtype=float16"."""
     request: CheckRequest
     close_up: tuple[str, tuple[int, int] | None] | None = None
-    """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
+    """Of one intermediate that is asked for its name, and the batch and head to show."""
     kept: str = ""
-    """The file that what the target gave is written into, for a check that is set beside this one."""
+    """The file for what the target gave, for a check that is set beside this one."""
     against: Counterpart | None = None
     chosen: str = ""
     """Why it is of this target, where nobody named one."""
     fresh: bool = False
-    """Whether every cache of compiled kernels is to be empty."""
     functions: tuple[Callable[..., Any] | None, Callable[..., Any] | None] = (None, None)
     """What stands in this process for the word of the target, and of the reference."""
     number: int | None = None
     """Its place in the table of several; None for its place in the plan."""
     beyond: str = ""
-    """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+    """What it asks for that no parameter of the target tells; "" where there is no such thing."""
 
     @cached_property
     def cost(self) -> float:
@@ -66,18 +60,15 @@ class PlannedCheck:
         return 1.0 + float(given.get("heads", Case.heads) * batch * entries) / _AS_LONG
 
     def number_at(self, place: int) -> int:
-        """Its number, where it has that place in its plan."""
         return place if self.number is None else self.number
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """What checks that share a process have in common."""
         request = self.request
         return request.target, request.reference, request.options.get("device")
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """The names of the layouts that it is to run in; a run that tells more of one is not counted."""
         options = self.request.options
         if "layout" in options:
             return (" ".join(options["layout"]),)
@@ -86,10 +77,9 @@ class PlannedCheck:
 
     @property
     def case_line(self) -> str:
-        """The target and the options of its case, before anything is imported that could say more."""
         given = self.request.options.items()
-        options = {name: word for name, word in given if not isinstance(word, list)}
-        return f"{self.request.target}  {' '.join(titled(options))}".rstrip()
+        words = titled({name: word for name, word in given if not isinstance(word, list)})
+        return f"{self.request.target}  {' '.join(words)}".rstrip()
 
     @property
     def repro_command(self) -> str:
@@ -106,7 +96,7 @@ class PlannedCheck:
 
 
 Steps = Generator[Sequence[PlannedCheck], Any, Any]
-"""What a plan goes on with: it yields the checks to add, and is sent each CheckOutcome as it comes."""
+"""It yields the checks to add to a plan, and is sent each CheckOutcome as it comes."""
 
 
 @dataclass
@@ -118,19 +108,16 @@ class Plan:
     steps: Steps | None = None
     """What adds others, begun with the first of `checks`."""
     is_own: bool = False
-    """Whether nobody asked for its cases by name: then no error is what a target refuses, nor an accident in what none
-    of its parameters tells."""
+    """Whether nobody asked for its cases by name: then what a target refuses, or takes by no parameter, is no error."""
     looks_closer: bool = False
-    """Whether the simplest that fails is made once more with the inside of a black box, which the others leave out."""
+    """Whether the simplest that fails is made once more with the inside of a black box."""
     untaken: list[RefusedCase] = field(default_factory=list)
-    """The cases of its own that the target does not take."""
     titles: Sequence[str] = ()
     """Such as those of checks that are added may be."""
     coverage: Coverage | None = None
     """Which combinations all of them hold, once all are made."""
 
     def add(self, outcome: Any) -> list[PlannedCheck]:
-        """The checks that the steps add by what one came to; where they end, what they asked for is still made."""
         try:
             added = [*self.steps.send(outcome)] if self.steps is not None else []
         except StopIteration:
@@ -151,15 +138,14 @@ _SHORT = {
 
 
 def titled(options: Mapping[str, Any]) -> list[str]:
-    """Options as titles have them: H=1, float16, no-causal."""
     words = []
     for name, value in options.items():
         if isinstance(value, bool):
             words.append(name if value else f"no-{name}")
+        elif name in ("dtype", "pattern"):
+            words.append(value)
         else:
-            is_clear = name in ("dtype", "pattern")
-            head = "" if is_clear else f"{_SHORT.get(name, name.replace('_', '-'))}="
-            words.append(f"{head}{value}")
+            words.append(f"{_SHORT.get(name, name.replace('_', '-'))}={value}")
     return words
 
 
@@ -172,9 +158,7 @@ class TargetSignature:
 
     family: str
     names: frozenset[str]
-    """The canonical names of its parameters."""
     required: frozenset[str]
-    """Of those without a default."""
     device: str = "cpu"
     file: str = ""
     """With `function`, its Python source; "" where there is none."""
@@ -182,7 +166,7 @@ class TargetSignature:
 
 
 class Describer:
-    """`Describer(device)(asked)` is what the target of a check takes. Torch is imported first, outside any timeout."""
+    """`Describer(device)(request)`: torch is imported first, outside any timeout."""
 
     def __init__(self, device: str) -> None:
         from ...runtime.backend import prepare_backend
@@ -203,11 +187,8 @@ class Describer:
 def described(
     request: CheckRequest, timeout: float | None, *, isolate: bool = True
 ) -> TargetSignature | None:
-    """What the target of a check takes; None of one that cannot be imported, which its check will tell."""
-    asked = DESCRIBER, str(request.options.get("device", "auto")), [request]
-    try:
+    asked, found = (DESCRIBER, str(request.options.get("device", "auto")), [request]), None
+    with contextlib.suppress(Failure):
         (ended,) = run_each(*asked, timeout=timeout) if isolate else run_here(*asked)
-    except Failure:
-        return None
-    found: TargetSignature | None = ended.result
+        found = ended.result
     return found

@@ -50,7 +50,6 @@ class Runner:
 
     @property
     def expected(self) -> int:
-        """How many there are to be that count."""
         return len(self.plan.checks) - self._refused - len(self.warned)
 
     @property
@@ -64,12 +63,8 @@ class Runner:
         )
 
     def outcomes(self, tick: Tick = lambda words, share: None) -> Iterator[CheckOutcome]:
-        """Each check that is shown, in the order of the plan, also those that the journal holds.
-
-        Raises:
-            UsageFailure: the journal holds other cases.
-            KeyboardInterrupt: Ctrl-C, after all that came.
-        """
+        """Each check that is shown, in the order of the plan, also those that the journal holds. UsageFailure: it holds
+        other cases; KeyboardInterrupt: after all that came."""
         waiting, due, interrupt = dict[int, CheckOutcome](), 0, None
         try:
             for at, outcome in self._arriving(tick):
@@ -96,7 +91,6 @@ class Runner:
         yield outcome
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
-        """Each check with its place in the plan, in whatever order they come."""
         plan, journal, done = self.plan, self._journal, list[PlannedCheck]()
         todo, places = list[PlannedCheck](), list[int]()
         for at, planned in enumerate(plan.checks):
@@ -127,8 +121,7 @@ class Runner:
         return check_each_on_ray(todo, self.setting, self._cluster)
 
     def _weighed(self, planned: PlannedCheck, outcome: CheckOutcome) -> CheckOutcome:
-        """The check; where nobody asked for it by name, one that does not count as a warning, and of wrong numbers in
-        what the target may not be meant to take, with the way out."""
+        """The check; where nobody asked for it by name, what does not count as a warning, or with the way out."""
         if not self.plan.is_own or outcome.verdict == MATCH:
             return outcome
         options, report, why = outcome.request.options, outcome.report, words_of(outcome.report)
@@ -140,9 +133,8 @@ class Runner:
         if options.get("layout") == [f"all={HUGE}"]:
             again = self._again(outcome, {**options, "layout": [f"all={SCALED}"]})
             words = f"right in the same strides when they are small, so an index is held in 32 bits: {why}"
-            return (
-                outcome.as_warning(HUGE, words, (HUGE,)) if again.verdict == MATCH else outcome
-            )
+            is_right = again.verdict == MATCH
+            return outcome.as_warning(HUGE, words, (HUGE,)) if is_right else outcome
         is_accident = outcome.error_kind == TargetFailure.__name__
         if planned.beyond and is_accident and outcome.verdict == FAILED:
             words = f"given {planned.beyond}, which none of its parameters says: {why}"
@@ -176,12 +168,13 @@ class Runner:
             self.groups = folded_by_cause(reports, closer.report if closer else None)
 
     def _looked_into(self, failing: CheckOutcome) -> CheckOutcome:
-        """The check once more with the inside of a black box; as it was where there is none, or all is right now."""
+        """The check once more with the inside of a black box; as it was where that is no mismatch."""
         is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
         if failing.verdict != MISMATCH or not is_black_box:
             return failing
-        given = failing.request.options.items()
-        again = self._again(failing, {name: word for name, word in given if name != "recover"})
+        options = dict(failing.request.options)
+        options.pop("recover", None)
+        again = self._again(failing, options)
         hints = tuple(dict.fromkeys((*again.report.hints, *failing.report.hints)))
         again = again.with_report(number=failing.report.number, hints=hints)
         return again if again.verdict == MISMATCH else failing
@@ -194,17 +187,13 @@ def report_beside(
     setting: Setting,
     function: Callable[..., Any] | None = None,
 ) -> Report:
-    """The report of another target in the case of a check, or of the same one run otherwise.
+    """The report of another target in the case of a check, or of the same one run otherwise. UsageFailure.
 
     Args:
         word: another target; "interpreted" or "compiled", for the same one in Triton's interpreter or on a GPU; or the
             file of a report.
         kept: the file that what it gives is written into.
         function: what stands in the place of another target.
-
-    Raises:
-        UsageFailure: the file holds no report of one check, or the other target is not there, or is this one run
-            in the same way.
     """
     from ...targets.builtin import BUILTINS
 

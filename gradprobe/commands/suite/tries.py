@@ -1,7 +1,4 @@
-"""Tries: a case that is run without second runs, a look inside or a search for causes; the target is imported once.
-
-Whoever plans them imports this too, so torch is imported where one is made.
-"""
+"""Tries: cases that are run without second runs, a look inside or a search for causes; the target is imported once."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     _Begun = tuple[CheckRequest, Experiment, list[RunRecord], tuple[str, ...]]
 
 TRIES = f"{__name__}:TryChecker"
-"""The checker of a Setting."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,8 @@ class TryChecker(Checker):
         if not isinstance(planned, PlannedTry) or (planned.case, planned.fixed) == (None, None):
             return super()._check(planned, client)
         with contextlib.redirect_stdout(sys.stderr):
-            begun = (
-                self._fitted(planned)
-                if planned.case is None
-                else self._tried(planned, planned.case)
-            )
+            case = planned.case
+            begun = self._tried(planned, case) if case else self._fitted(planned)
         from ...pipeline.probe import measured_so_far
         from ...pipeline.reported import report_of
 

@@ -56,12 +56,7 @@ def steps_of_action(file: Path, **inputs: str) -> dict[str, Step]:
 def run_step(
     step: Step, workspace: Path, commands: Path, action: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """One step in a workspace, with the variables that the runner sets.
-
-    Args:
-        commands: a folder whose programs come before all others.
-        action: where the action was checked out.
-    """
+    """One step in a workspace, with the variables that the runner sets and `commands` first in its path."""
     script = workspace.parent / "step.sh"
     script.write_text(step.script)
     runner = {

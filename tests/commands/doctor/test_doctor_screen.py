@@ -6,55 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.doctor import examination
-from gradprobe.commands.doctor.examination import (
-    FAILS,
-    GREEN,
-    NOT_RUN,
-    RED,
-    REFUSED,
-    Examination,
-    RungResult,
-    as_json,
-    render_examination,
-)
-from gradprobe.commands.doctor.ladder import (
-    COMPILED,
-    CUDA,
-    INTERPRETED,
-    Rung,
-    machine_rungs,
-)
+from gradprobe.commands.doctor import examination as of
+from gradprobe.commands.doctor.ladder import COMPILED, CUDA, INTERPRETED, Rung, machine_rungs
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.layout_run import FAILED, MATCH, MISMATCH, Error
 from gradprobe.model.report import CheckedTarget, Report
 
 HOME = str(Path.home())
-MADE = Examination("mine.py:f", "gradprobe doctor mine.py:f", (), (), (), 1.0)
+MADE = of.Examination("mine.py:f", "gradprobe doctor mine.py:f", (), (), (), 1.0)
 REQUEST = CheckRequest("mine.py:f", None, None, {})
 VERDICTS = {
-    GREEN: (MATCH, None),
-    RED: (MISMATCH, Error(kind="", message="8 of 8 sums are wrong")),
-    REFUSED: (FAILED, Error(kind="Refusal", message="no")),
-    FAILS: (FAILED, Error(kind="Crash", message="killed")),
+    of.GREEN: (MATCH, None),
+    of.RED: (MISMATCH, Error(kind="", message="8 of 8 sums are wrong")),
+    of.REFUSED: (FAILED, Error(kind="Refusal", message="no")),
+    of.FAILS: (FAILED, Error(kind="Crash", message="killed")),
 }
 
 
 @pytest.fixture(autouse=True)
 def _a_file_and_a_cache_at_home(monkeypatch):
-    facts = examination.facts_here() | {"cache": f"{HOME}/.triton/cache"}
-    monkeypatch.setattr(examination, "facts_here", lambda: facts)
+    facts = of.facts_here() | {"cache": f"{HOME}/.triton/cache"}
+    monkeypatch.setattr(of, "facts_here", lambda: facts)
     file = {"file": f"{HOME}/mine.py", "sha256": "ab" * 32, "modified": 1.0}
-    monkeypatch.setattr(examination, "_loaded", lambda made: [file])
+    monkeypatch.setattr(of, "_loaded", lambda made: [file])
 
 
 def result(rung, state):
-    if state == NOT_RUN:
-        return RungResult(rung)
+    if state == of.NOT_RUN:
+        return of.RungResult(rung)
     verdict, error = VERDICTS[state]
     report = Report(verdict=verdict, error=error, target=CheckedTarget(name="f"))
-    return RungResult(rung, CheckOutcome(rung.request, report))
+    return of.RungResult(rung, CheckOutcome(rung.request, report))
 
 
 def climbed(*states):
@@ -65,17 +48,21 @@ def climbed(*states):
 
 
 def shown(made, width=80):
-    return [line.plain for line in render_examination(made, width)]
+    return [line.plain for line in of.render_examination(made, width)]
 
 
 @pytest.mark.parametrize(
     ("states", "code", "first"),
     [
-        ([GREEN, REFUSED], 0, "GREEN  1 of 2 rungs green, 1 refused by the target"),
-        ([REFUSED, REFUSED], 3, "FAILS  0 of 2 rungs green, 2 refused by the target"),
-        ([RED, NOT_RUN, NOT_RUN], 1, 'RED  "rung 1", the lowest rung'),
-        ([GREEN, REFUSED, RED], 1, 'RED  first at "rung 3"; 1 of 2 rungs below it green'),
-        ([GREEN, FAILS], 3, 'FAILS  first at "rung 2"; 1 of 1 rung below it green'),
+        ([of.GREEN, of.REFUSED], 0, "GREEN  1 of 2 rungs green, 1 refused by the target"),
+        ([of.REFUSED, of.REFUSED], 3, "FAILS  0 of 2 rungs green, 2 refused by the target"),
+        ([of.RED, of.NOT_RUN, of.NOT_RUN], 1, 'RED  "rung 1", the lowest rung'),
+        (
+            [of.GREEN, of.REFUSED, of.RED],
+            1,
+            'RED  first at "rung 3"; 1 of 2 rungs below it green',
+        ),
+        ([of.GREEN, of.FAILS], 3, 'FAILS  first at "rung 2"; 1 of 1 rung below it green'),
     ],
 )
 def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_bad(
@@ -84,23 +71,23 @@ def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_ba
     made = replace(MADE, climbed=climbed(*states))
     lines = shown(made)
     assert (made.exit_code, lines[0]) == (code, f"{first} (mine.py:f)")
-    assert ("  above it 2 rungs not run, to rung 3" in lines) == (NOT_RUN in states)
-    document = json.dumps(as_json(made))
+    assert ("  above it 2 rungs not run, to rung 3" in lines) == (of.NOT_RUN in states)
+    document = json.dumps(of.as_json(made))
     assert (f'"{HOME}/' in document, "~/mine.py" in document) == (False, True)
     assert not any(f"{HOME}/" in line for line in lines)
 
 
-@pytest.mark.parametrize(("state", "is_stale"), [(GREEN, True), (RED, False)])
+@pytest.mark.parametrize(("state", "is_stale"), [(of.GREEN, True), (of.RED, False)])
 def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_stale):
     fresh = result(Rung("with every cache empty", REQUEST), state)
-    made = replace(MADE, climbed=climbed(RED), closer=(fresh,))
+    made = replace(MADE, climbed=climbed(of.RED), closer=(fresh,))
     assert (bool(made.stale), made.exit_code) == (is_stale, 1)
 
 
 def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words():
     rungs = [rung for how in (COMPILED, INTERPRETED, CUDA) for rung in machine_rungs(how, "cpu")]
-    results = [result(rung, GREEN) for rung in rungs]
-    results[4] = result(rungs[4], RED)
+    results = [result(rung, of.GREEN) for rung in rungs]
+    results[4] = result(rungs[4], of.RED)
     lines = shown(replace(MADE, target="", climbed=tuple(results)))
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith('RED  first at "dots in float16", compiled; 4 of 4 rungs below')

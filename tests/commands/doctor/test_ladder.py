@@ -1,5 +1,7 @@
 """The rungs of a target: from the simplest up, dO first of what is moved, and never beyond what is given."""
 
+import re
+
 import pytest
 import torch
 from triton.runtime import interpreter as shipped
@@ -71,41 +73,43 @@ def test_what_is_right_is_green(rung):
     assert run_primitive(rung.request) == ""
 
 
-@interpreted
-def test_one_lost_atomic_add_of_a_hundred_is_red(monkeypatch):
-    right, calls = shipped.InterpreterBuilder.create_atomic_rmw, []
+def losing_one_add(right):
+    calls = []
 
     def losing(self, *args):
         calls.append(self.grid_idx)
         return right(self, *args) if len(calls) != 70 else args[2]
 
-    monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", losing)
-    words = run_primitive(PRIMITIVES[0].request)
-    assert "sums are wrong: " in words
-    assert words.endswith("and not 5050")
+    return losing
 
 
-@interpreted
-def test_atomic_adds_that_reach_what_lies_between_are_red(monkeypatch):
-    right = shipped.InterpreterBuilder.create_atomic_rmw
-
+def adding_beside(right):
     def twice(self, op, ptr, *args):
-        beside = shipped.TensorHandle(ptr.data + 4, ptr.dtype)
-        right(self, op, beside, *args)
+        right(self, op, shipped.TensorHandle(ptr.data + 4, ptr.dtype), *args)
         return right(self, op, ptr, *args)
 
-    monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", twice)
-    assert run_primitive(PRIMITIVES[1].request) == "it added to memory between its elements"
+    return twice
 
 
-@interpreted
-def test_a_dot_that_is_off_by_a_little_in_one_row_is_red(monkeypatch):
-    right = shipped.InterpreterBuilder.create_dot
-
+def off_by_a_little(right):
     def coarse(self, *args):
         made = right(self, *args)
         made.data[3] *= 1 + 2.0**-16
         return made
 
-    monkeypatch.setattr(shipped.InterpreterBuilder, "create_dot", coarse)
-    assert "elements are wrong, worst " in run_primitive(PRIMITIVES[3].request)
+    return coarse
+
+
+FAULTS = [
+    ("create_atomic_rmw", losing_one_add, 0, "sums are wrong: .* and not 5050"),
+    ("create_atomic_rmw", adding_beside, 1, "it added to memory between its elements"),
+    ("create_dot", off_by_a_little, 3, "elements are wrong, worst "),
+]
+
+
+@interpreted
+@pytest.mark.parametrize(("operation", "fault", "at", "words"), FAULTS)
+def test_an_operation_that_is_a_little_wrong_is_red(monkeypatch, operation, fault, at, words):
+    right = getattr(shipped.InterpreterBuilder, operation)
+    monkeypatch.setattr(shipped.InterpreterBuilder, operation, fault(right))
+    assert re.search(words, run_primitive(PRIMITIVES[at].request))

@@ -41,11 +41,9 @@ def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
     assert found.words == {**words, "runs": ["contiguous"]}
     assert search.complete
     assert search.needs(found) == [
-        "heads=2 kv-heads=1: with heads=1 it matches",
-        "kv-heads=1: without it it matches",
-        "seqlen=17: with seqlen=16 it matches",
-        "causal: without it it matches",
-    ]
+        "heads=2 kv-heads=1: with heads=1 it matches", "kv-heads=1: without it it matches",
+        "seqlen=17: with seqlen=16 it matches", "causal: without it it matches",
+    ]  # fmt: skip
 
 
 def test_no_case_is_tried_twice_nothing_simpler_than_the_last_fails_and_no_more_than_allowed_are():
@@ -83,12 +81,8 @@ def test_the_same_intermediates_are_wrong_by_themselves_as_far_as_they_exist_and
     without_bias = replace(LARGE, own=("dP", "dV"), exposed=("P", "dP", "dS", "dV"))
     alone = replace(LARGE, heads=1, spares_head_0=False)
     # Head 0 stays right as long as there are others.
-    others = [
-        {"first": "dS"},
-        {"kind": NAN},
-        {"own": ("dP", "dV")},
-        {"heads": 2, "spares_head_0": False},
-    ]
+    others = [{"first": "dS"}, {"kind": NAN}, {"own": ("dP", "dV")}]
+    others.append({"heads": 2, "spares_head_0": False})
     assert all(symptom.is_like(LARGE) for symptom in (LARGE, without_bias, alone))
     assert not any(replace(LARGE, **other).is_like(LARGE) for other in others)
     named = replace(LARGE, fault="stride/do-head")

@@ -9,13 +9,10 @@ from tests.planted.planting import KERNELS, Edit, edited
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
 DKDV = "lazy_dkdv_kernel"
 STORE_DV = "store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx, head_dim)"
-STORE_DK = (
-    "store_tile(dk_ptr, dk * scale, offs_n, offs_d, stride_dkn, stride_dkd, n_ctx, head_dim)"
-)
+STORE_DK = STORE_DV.replace("dv, offs", "dk * scale, offs").replace("dv", "dk")
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="only the interpreter sees every address"
-)
+interpreted = "only the interpreter sees every address"
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason=interpreted)
 
 
 def tried(folder, kernel, find, replace, *titles):

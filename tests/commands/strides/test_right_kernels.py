@@ -18,9 +18,8 @@ CASES = {
     ),
 }
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked"
-)
+on_gpu = "tests/gpu holds what a GPU is asked"
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason=on_gpu)
 
 
 def test_each_seventh_layout_of_one_batch_is_right():

@@ -14,19 +14,14 @@ OPTIONS = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
 def surveyed(word, timeout=None, fast=True, **options):
     """The reports of a survey, one after each layout, and the last of all."""
     request = CheckRequest(word, None, None, OPTIONS | options)
-    given = frozenset(request.options)
-    return list(
-        survey(request, "again", given=given, fast=fast, setting=Setting(timeout=timeout))
-    )
+    how = {"given": frozenset(request.options), "setting": Setting(timeout=timeout)}
+    return list(survey(request, "again", fast=fast, **how))
 
 
 def layouts(report, verdict):
     """Those that count, with why they could not be run."""
-    return {
-        run.layout: run.error
-        for run in report.runs
-        if run.verdict == verdict and run.severity != "warning"
-    }
+    counted = [run for run in report.runs if run.severity != "warning"]
+    return {run.layout: run.error for run in counted if run.verdict == verdict}
 
 
 def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_path):

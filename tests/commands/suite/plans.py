@@ -14,15 +14,12 @@ SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 def planned(target, title=None, **options):
     """A check of a small case."""
-    return PlannedCheck(
-        target if title is None else title,
-        CheckRequest(target, None, None, {**SMALL, **options}),
-    )
+    request = CheckRequest(target, None, None, {**SMALL, **options})
+    return PlannedCheck(target if title is None else title, request)
 
 
-TAKES = TargetSignature(
-    "softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset()
-)
+NAMES = frozenset({"q", "k", "v", "causal", "window", "scale"})
+TAKES = TargetSignature("softmax", NAMES, frozenset())
 
 
 @dataclass
@@ -55,8 +52,6 @@ def ended(verdict=lambda options: "match", case=None, takes=TAKES, *, is_quick=F
 
 def came(title, word, case):
     verdict = {"refused": "error", "warning": "error"}.get(word, word)
-    case = case or Case("softmax")
+    case, own = case or Case("softmax"), {"title": title, "verdict": verdict}
     report = SimpleNamespace(verdict=verdict, is_warning=word == "warning", case=case)
-    return SimpleNamespace(
-        title=title, verdict=verdict, is_refused=word == "refused", report=report
-    )
+    return SimpleNamespace(**own, is_refused=word == "refused", report=report)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.battery import FREE, Space
-from gradprobe.commands.suite.case_factors import FACTORS, SPECIAL, factors_of
+from gradprobe.commands.suite.battery import Space
+from gradprobe.commands.suite.case_factors import factors_of
 from gradprobe.commands.suite.plan import TargetSignature
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
@@ -63,20 +63,18 @@ def resolved(found, options):
     return resolve(words, family, takes_bias="bias" in takes, packs=packs)
 
 
-@sampled(
-    "name, on_gpu",
-    itertools.product(SIGNATURES, (False, True)),
-    push=[("all", False), ("packed", True)],
-)
+PUSHED = [("all", False), ("packed", True)]
+
+
+@sampled("name, on_gpu", itertools.product(SIGNATURES, (False, True)), push=PUSHED)
 def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name, on_gpu):
     found = factors(name, on_gpu=on_gpu)
     rows = rows_of(found)
     family, takes, required = SIGNATURES[name]
     kinds = {option.name: option.kind for option in OPTIONS}
     for row in rows:
-        assert all(
-            isinstance(word, kinds[option]) for option, word in found.options(row).items()
-        )
+        words = found.options(row).items()
+        assert all(isinstance(word, kinds[option]) for option, word in words)
         case = case_of_row(found, row)
         if not on_gpu:
             bind(taking(takes, family, required), case, draw(case))
@@ -88,9 +86,7 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
-    on_gpu,
-):
+def test_lengths_are_one_less_and_one_more_than_usual_tiles_and_multiples_of_each_alone(on_gpu):
     found, lengths = factors("all", on_gpu=on_gpu), []
     for level in found.each[2]:
         row = (*found.simplest[:2], level.name, *found.simplest[3:])
@@ -129,12 +125,3 @@ def test_what_no_pair_shows_is_a_case_that_the_target_takes(name):
         case = resolved(found, found.options_of(level))
         if "repeat" not in level.options and "layout" not in level.options:
             bind(taking(takes, family, required), case, draw(case))
-
-
-def test_an_option_that_a_case_sets_is_not_free():
-    found = factors("all")
-    sets = {*found.options(found.simplest)}
-    for level in (*itertools.chain(*FACTORS), *SPECIAL):
-        sets |= level.options.keys()
-    assert sets & FREE == {"dtype"}
-    assert {option.name for option in OPTIONS} >= FREE

@@ -25,9 +25,8 @@ OTHER = Diagnosis("compiler/delta", "COMP", "delta is wrong", 0.6)
 
 
 def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
-    found = tuple(
-        Intermediate(name=name, status="mismatch", source="exported") for name in wrong
-    )
+    how = {"status": "mismatch", "source": "exported"}
+    found = tuple(Intermediate(name=name, **how) for name in wrong)
     run = Run(layout="contiguous", verdict="mismatch", intermediates=found)
     return Report(
         verdict="mismatch", target=CheckedTarget(name=REQUEST.target, backend=backend),
@@ -37,10 +36,8 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
 
 
 def interpreted(report, budget=20):
-    outcome = CheckOutcome(REQUEST, report)
-    return with_interpreter(
-        PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)
-    ).report
+    check, outcome = PlannedCheck("", REQUEST), CheckOutcome(REQUEST, report)
+    return with_interpreter(check, outcome, Setting(fix_budget=budget)).report
 
 
 def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():

@@ -42,9 +42,8 @@ def project(tmp_path, monkeypatch):
 
 
 def test_what_a_dead_process_came_to_is_made_again():
-    Path("mine/kernels.py").write_text(
-        "import os\n\ndef backward(q, k, v, do):\n    os.abort()\n"
-    )
+    dead = "import os\n\ndef backward(q, k, v, do):\n    os.abort()\n"
+    Path("mine/kernels.py").write_text(dead)
     words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
     assert run(f"sweep mine.kernels:backward {words}").code == 3
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "1.0"))
@@ -54,10 +53,8 @@ def test_what_a_dead_process_came_to_is_made_again():
 
 def kept(words):
     """The report of a check of mine/kernels.py with these words."""
-    words = (
-        f"check mine/kernels.py:backward {words} --fix-budget 0 --no-recover --json report.json"
-    )
-    assert run(words).code == 1
+    how = "--fix-budget 0 --no-recover --json report.json"
+    assert run(f"check mine/kernels.py:backward {words} {how}").code == 1
     return report_from(json.loads(Path("report.json").read_text()))
 
 
@@ -65,10 +62,8 @@ def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path, monkeypatch
     torch.save({name: torch.randn(1, 2, 20, 8) for name in ("q", "k", "v", "do")}, "inputs.pt")
     Path("own.py").write_text("from mine.helper import attention as reference\n")
     report = kept("--inputs inputs.pt --reference own.py:reference --device cpu")
-    own = [f"mine/{name}.py" for name in ("__init__", "helper", "kernels")]
-    assert {
-        f"{tmp_path}/{name}" for name in (*own, "inputs.pt", "own.py")
-    } <= report.sources.keys()
+    own = ["mine/__init__.py", "mine/helper.py", "mine/kernels.py", "inputs.pt", "own.py"]
+    assert {f"{tmp_path}/{name}" for name in own} <= report.sources.keys()
     assert history.changed_since(report) == []
     document = json.loads(Path("report.json").read_text())
     older = report_from(document | {"environment": document["environment"] | {"torch": "1.0"}})
