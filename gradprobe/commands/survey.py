@@ -61,7 +61,7 @@ class LayoutTrial:
     thorough: bool = True
     """Whether it is run twice, in guard bands of NaN and of large numbers."""
     severity: str = WARNING
-    """Of a failure that only offsets beyond 2^31 show."""
+    """Of a failure by offsets beyond 2^31."""
 
     @property
     def title(self) -> str:
@@ -93,11 +93,11 @@ def trials_of(
         for layout in LAYOUTS[1:] if not fast else _FAST if name == "do" else ():
             if _moves(name, shape, layout):
                 trials.append(LayoutTrial(((name, layout),)))
-    severity = ERROR if strict or is_large else WARNING
-    return tuple(
-        replace(trial, severity=severity, thorough=not fast or trial.title in _THOROUGH)
-        for trial in trials
-    )
+    for at, trial in enumerate(trials):
+        thorough = not fast or trial.title in _THOROUGH
+        severity = ERROR if strict or is_large else WARNING
+        trials[at] = replace(trial, severity=severity, thorough=thorough)
+    return tuple(trials)
 
 
 def _moves(name: str, shape: tuple[int, ...], layout: str) -> bool:
@@ -209,10 +209,10 @@ class Survey:
     def report(self, repro_command: str) -> Report:
         """A run for each layout, and under "strides" what is a survey's own."""
         assert self.first is not None
+        plain = structs.replace(self.first.report, title="", reproduce=repro_command)
+        summary, runs = SurveySummary(layouts=len(self.trials)), self.runs
         if not self.trials:  # it cannot be run as it is
-            more = {"title": "", "strides": SurveySummary(), "reproduce": repro_command}
-            return structs.replace(self.first.report, **more)
-        runs = self.runs
+            return structs.replace(plain, strides=summary)
         counted = [run for run in runs if run.severity != WARNING]
         firsts = [run.first_mismatch for run in counted if run.first_mismatch]
         verdict = FAILED if any(run.verdict == FAILED for run in counted) else MATCH
@@ -220,16 +220,14 @@ class Survey:
         if any(run.verdict == MISMATCH or (run.severity and run.memory) for run in counted):
             verdict = MISMATCH
         return structs.replace(
-            self.first.report,
-            title="",
+            plain,
             verdict=verdict,
             runs=tuple(runs),
             first_mismatch=firsts[0] if firsts else None,
             compared=add_counts(run.compared for run in runs),
             warnings=tuple(warnings_of(runs)),
-            reproduce=repro_command,
             seconds={"total": round(time.perf_counter() - self.start, 4)},
-            strides=SurveySummary(layouts=len(self.trials)),
+            strides=summary,
             diagnoses=(),
             known=(),
         )

@@ -41,9 +41,8 @@ def result(rung, state):
 
 
 def climbed(*states):
-    rungs = [
-        Rung(f"rung {at}", REQUEST, blames="strides of q") for at in range(1, 1 + len(states))
-    ]
+    numbers = range(1, 1 + len(states))
+    rungs = [Rung(f"rung {at}", REQUEST, blames="strides of q") for at in numbers]
     return tuple(map(result, rungs, states))
 
 
@@ -65,9 +64,7 @@ def shown(made, width=80):
         ([of.GREEN, of.FAILS], 3, 'FAILS  first at "rung 2"; 1 of 1 rung below it green'),
     ],
 )
-def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_bad(
-    states, code, first
-):
+def test_the_first_line_and_the_exit_code_are_those_of_the_first_bad_rung(states, code, first):
     made = replace(MADE, climbed=climbed(*states))
     lines = shown(made)
     assert (made.exit_code, lines[0]) == (code, f"{first} (mine.py:f)")
@@ -91,10 +88,7 @@ def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words(
     lines = shown(replace(MADE, target="", climbed=tuple(results)))
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith('RED  first at "dots in float16", compiled; 4 of 4 rungs below')
-    assert (
-        "  dots in float16                  red      green       green  in wrong dots" in lines
-    )
+    rows = [line.split()[3:] for line in lines if line.startswith("  dots in float")]
     # Which compiled Triton alone has.
-    assert (
-        "  dots in float32, TF32            green                       out wrong dots" in lines
-    )
+    assert rows[1] == ["TF32", "green", "out", "wrong", "dots"]
+    assert rows[2] == ["red", "green", "green", "in", "wrong", "dots"]

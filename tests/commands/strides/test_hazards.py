@@ -61,12 +61,11 @@ def test_a_kernel_as_most_are_published_is_right_with_a_warning(tmp_path, is_rig
     assert found == [MATCH, *([MATCH, MATCH, WARNED] if is_right else [WRONG] * 3)]
 
 
+FAR_APART = pytest.param("crash_where_rows_lie_far_apart", 3, [], marks=pytest.mark.nightly)
+
+
 @pytest.mark.parametrize(
-    ("name", "code", "kinds"),
-    [
-        ("crash_beyond_32_bits", 0, ["huge"]),
-        pytest.param("crash_where_rows_lie_far_apart", 3, [], marks=pytest.mark.nightly),
-    ],
+    ("name", "code", "kinds"), [("crash_beyond_32_bits", 0, ["huge"]), FAR_APART]
 )
 def test_a_crash_beyond_2_to_the_31_is_a_warning(tmp_path, name, code, kinds):
     report = surveyed(write(tmp_path, name))[-1]

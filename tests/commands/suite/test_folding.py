@@ -15,9 +15,9 @@ STRIDE = Diagnosis(
 
 
 def report(number, *diagnoses, first="dP", verdict="mismatch", dtype="float32", **more):
-    numbers = dict.fromkeys(("actual", "expected", "budget"))
     at = {"batch": 0, "head": 0, "row": 0, "col": 0, "tile": (0, 0)}
-    place = Element(intermediate=first, **at, **numbers) if verdict == "mismatch" else None
+    at |= dict.fromkeys(("actual", "expected", "budget"))
+    place = Element(intermediate=first, **at) if verdict == "mismatch" else None
     run = Run(layout="contiguous", verdict=verdict, first_mismatch=place)
     return Report(
         title=f"case {number}", number=number, verdict=verdict, runs=(run,) if verdict != "error" else (),

@@ -46,9 +46,8 @@ def f(q, k, v, do, *, scale):
         do = do * 1.5
     return right(q, k, v, do, scale=scale)
 """
-WORDS = "sweep held.py:f --batch 1 --seqlen 9 --head-dim 8 --layout contiguous " + " ".join(
-    f"--heads {heads}" for heads in (1, 2, 3, 4)
-)
+WORDS = "sweep held.py:f --batch 1 --seqlen 9 --head-dim 8 --layout contiguous"
+WORDS += " --heads 1 --heads 2 --heads 3 --heads 4"
 
 
 @pytest.fixture
@@ -112,9 +111,8 @@ def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_wor
             (lost,) = (line for line in out.decode().splitlines() if line.startswith("  ERROR"))
             assert lost.endswith("the worker of Ray that made it was lost (WorkerCrashedError)")
             assert "1 error" in out.decode().splitlines()[-1]
-    assert len(set((targets / "nodes.txt").read_text().split())) == 4, (
-        "two raylets of two clusters"
-    )
+    raylets = set((targets / "nodes.txt").read_text().split())
+    assert len(raylets) == 4, "two of each of two clusters"
 
 
 def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypatch):

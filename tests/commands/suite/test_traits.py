@@ -15,11 +15,11 @@ def square(seqlen=72, **options):
 def told(cases, wrong):
     """The sentences about cases, each in the layout that is given with it, of which some are wrong."""
     all_square = all(case.seqlen_q == case.seqlen_k for case, _ in cases)
-    instances = [(at, traits_of(*case, square=all_square)) for at, case in enumerate(cases)]
-    return set_apart(
-        [one for one, case in zip(instances, cases, strict=True) if wrong(*case)],
-        [one for one, case in zip(instances, cases, strict=True) if not wrong(*case)],
-    )
+    failing, matching = [], []
+    for at, case in enumerate(cases):
+        those = failing if wrong(*case) else matching
+        those.append((at, traits_of(*case, square=all_square)))
+    return set_apart(failing, matching)
 
 
 LAYOUTS = ("contiguous", "do=expanded", "distinct")
