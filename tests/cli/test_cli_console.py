@@ -68,7 +68,7 @@ SAID = [
     (f"check lazily.py:backward {SMALL} --tau -1,1",
      ("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1", "; not exposed: LSE",
       "row 0 of O is 0 by design where tau <= -1 cancels P = 1: head 0")),
-    (RECTANGLE, ("aligned to the bottom right, j <= i + N - M", "for one, --align top-left",
+    (RECTANGLE, ("causal is aligned bottom-right", "for one, --align top-left",
                  "rows 0 to 3 see no key (M > N)")),
     (f"check soft.py:gradients_of_keys_without_0 {SMALL}",
      ("P and dS are not recovered in contiguous: target 'soft.py:gradients_of_keys_without_0' raised",

@@ -16,7 +16,7 @@ WRONG_COMMANDS = [
     ("check soft.py:backward --tau 1", ("--tau: the softmax family has no such option", "a target that takes tau")),
     ("check none.py:backward", ("target 'none.py:backward': there is no file none.py", "the current folder")),
     ("check no.such:backward", ("target 'no.such:backward': there is no module no.such", "installed?")),
-    ("check torch:bmm", ("target 'torch:bmm' has no readable signature", "wrap it in a Python function")),
+    ("check torch:bmm", ("target 'torch:bmm' has no readable signature", "wrap it in a function")),
     ("check soft.py:bakward", ("soft.py has no function bakward", "did you mean 'backward'? it has: ")),
     ("diff dQ soft.py:backward --at 1", ("--at takes BATCH,HEAD, two whole numbers, got '1'",)),
     (f"diff dQ soft.py:backward --at 0,2 {SMALL}", ("--at 0,2: dQ has batches 0 to 0 and heads 0 to 1",)),
