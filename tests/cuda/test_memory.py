@@ -20,6 +20,13 @@ __global__ void write_write(float* out, int is_right) {
     __syncthreads();
     if (threadIdx.x == 0) out[0] = cell[5];
 }
+__global__ void halves_and_word(half* out) {
+    __shared__ half near[64];
+    if (threadIdx.x == 0) near[7] = __float2half(1.0f);  // word-half
+    if (threadIdx.x == 1) *(half2*)&near[6] = __floats2half2_rn(1.0f, 2.0f);  // word-half2
+    __syncthreads();
+    if (threadIdx.x == 0) out[0] = near[7];
+}
 __global__ void atomics(float* out, int* ints) {
     atomicAdd(&out[0], 1.0f);
     atomicMax(&ints[1], int(threadIdx.x));
@@ -178,6 +185,7 @@ HALVES, APART = part(16, slice(4, 12), HALF), part(16, slice(0, 16, 2))
 FOUND = [
     ("write_write", 8, (zeros(1), 0), RACE, "cell [5]", "ww-7", "ww-3"),
     ("atomic_and_plain", 4, (zeros(4),), RACE, "out [3]", "plain-write", "plain-atomic"),
+    ("halves_and_word", 2, (part(1, slice(1), HALF),), RACE, "near [7]", "word-half2", "word-half"),
     ("signs", 32, (zeros(1),), RACE, "out [0]", "signs", "signs"),
     ("fours", 32, (zeros(4), 3), RACE, "out [2]", "fours", "fours"),
     ("never_written", 32, (zeros(32),), UNWRITTEN, "some [9]", "never-written", ""),

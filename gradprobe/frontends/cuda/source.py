@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...model.failures import TargetFailure
 from . import cuda_syntax as syntax
-from .cuda_syntax import DeclaredFunction, node_text, nodes
+from .cuda_syntax import Declaration, DeclaredFunction, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -112,11 +112,17 @@ class CudaSource:
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array, else of one in the file."""
-        for root in (self.declared[kernel].node, syntax.parse(self._whole)):
-            for declaration in nodes(root, "declaration"):
-                if syntax.has(declaration, "__shared__") and syntax.has(declaration, "extern"):
-                    return syntax.declared(declaration)[0].name
-        return ""
+        arrays = [*_shared_arrays(self.declared[kernel].node), *self._shared]
+        return next((array.name for array, is_extern in arrays if is_extern), "")
+
+    def shared_type(self, name: str) -> str:
+        """ "void" of two types, and of none."""
+        types = {array.type for array, _ in self._shared if array.name == name}
+        return types.pop() if len(types) == 1 else "void"
+
+    @cached_property
+    def _shared(self) -> list[tuple[Declaration, bool]]:
+        return [*_shared_arrays(syntax.parse(self._whole))]
 
     def unsupported_on_a_cpu(self) -> str:
         # Of macros a kernel may use those with PTX; a launch in one is the host's.
@@ -211,6 +217,13 @@ def _included(path: Path, text: str, folders: Sequence[Path]) -> tuple[tuple[Pat
                 found[other] = other.read_text(encoding="utf-8", errors="replace")
                 reading.append((other, found[other]))
     return tuple(sorted(found.items()))
+
+
+def _shared_arrays(root: Node) -> Iterator[tuple[Declaration, bool]]:
+    for declaration in nodes(root, "declaration"):
+        if syntax.has(declaration, "__shared__"):
+            for array in syntax.declared(declaration):
+                yield array, syntax.has(declaration, "extern")
 
 
 _ERROR = re.compile(

@@ -20,7 +20,7 @@ from ....model.number import in_words, spans
 from ....processes.child import add_to_stack
 from ....source.syntax import SourceLine
 from ... import OPEN, Launches
-from ..c_types import LaunchPlan
+from ..c_types import LaunchPlan, number_type
 from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, RecordedAccesses, by_lines
 from .library import MOST_SHARED, ROOM, STRUCTURES, Library, NamedArray
 
@@ -118,7 +118,9 @@ class LaunchMemory:
                 name = source.dynamic_array_of(kernel.function.name) or "memory" * bool(size)
             start = array.start + (place.shared if array.is_shared else place.base)
             if name:
-                self._arrays.append(NamedArray(name, array.is_shared, start, size))
+                type_ = number_type(source, source.shared_type(name))
+                width = ctypes.sizeof(type_) if type_ else 0
+                self._arrays.append(NamedArray(name, array.is_shared, start, size, width))
             if size:
                 about = granule, len(self._arrays) if name else 0, array.is_shared
                 self.regions.append(_Region(start, size, None, None, *about))
