@@ -41,18 +41,18 @@ def _unwritten() -> UnwrittenElements:
 
 @dataclass
 class Launches:
+    # Those that the caller knows.
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """Those that the caller knows."""
+    # The order of threads and blocks on a CPU; 0: that of their numbers.
     schedule: int = 0
-    """The order of threads and blocks on a CPU; 0: that of their numbers."""
+    # The memory that has no value yet.
     unwritten: UnwrittenElements = field(default_factory=_unwritten)
-    """The memory that has no value yet."""
+    # Told of the tensors of each CUDA kernel before its launch on a CPU.
     before: Callable[[Mapping[str, Tensor]], None] = lambda tensors: None
-    """Told of the tensors of each CUDA kernel before its launch on a CPU."""
+    # Told of each kernel after its launch.
     after: Callable[[str], None] = lambda kernel: None
-    """Told of each kernel after its launch."""
+    # Those of CUDA kernels on a CPU, a Recorded for each launch, where they are wanted.
     accesses: list[Any] | None = None
-    """Those of CUDA kernels on a CPU, a Recorded for each launch, where they are wanted."""
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -85,7 +85,6 @@ class Statements:
     aliases = loops = ends = address
 
     def grids(self, kernel: str) -> Iterable[int]:
-        """A kernel's launches, and what makes what their grids use."""
         return ()
 
     def launches_with(self, line: int) -> Iterable[int]:
@@ -96,8 +95,6 @@ class Statements:
 
 
 class Language:
-    """What its folder leaves out is not known."""
-
     suffixes: tuple[str, ...] = ()
 
     def launches(self, found: Launches) -> AbstractContextManager[None]:

@@ -13,10 +13,7 @@ _SMALL = 1 << 18
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """The device to run on, "cpu" or "cuda", or UsageFailure; without a GPU, Triton interprets.
-
-    `arch`: of the GPU that is stood in for where there is none.
-    """
+    """The device, "cpu" or "cuda", or UsageFailure; without a GPU Triton interprets, and `arch` is stood in for."""
     chosen = "cpu"
     if device == "auto" and interpreting():
         # On the CPU kernels are followed, and edits tried in forks, which cannot share a GPU: a child sees none.

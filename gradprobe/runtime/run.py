@@ -35,11 +35,11 @@ class Outcome:
     refused: str | None
     kernels: tuple[LoadedSource, ...]
     backends: frozenset[str]
+    # The inputs that kernels were given in place, and not only as copies.
     taken: frozenset[str]
-    """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
+    # By the address of a storage, the intermediate that was returned in it.
     storages: Mapping[int, str] = field(default_factory=dict)
-    """By the address of a storage, the intermediate that was returned in it."""
     findings: tuple[MemoryFinding, ...] = ()
     warned: tuple[str, ...] = ()
     calls: tuple[KernelCall, ...] = ()
@@ -189,10 +189,10 @@ def _of_forward(result: object, target: Target) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trace:
+    # In the axes of the table of intermediates and in the target's dtype.
     values: Mapping[str, Tensor]
-    """In the axes of the table of intermediates and in the target's dtype."""
+    # "exported", "seen" or "recovered".
     sources: Mapping[str, str]
-    """"exported", "seen" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:
@@ -203,8 +203,8 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate of the case's family, in dataflow order."""
-    names = [row.name for row in TABLE if case.exists(row.name)]
-    return {name: tuple(map(case.size, case.axes(name))) for name in names}
+    existing = filter(case.exists, (row.name for row in TABLE))
+    return {name: tuple(map(case.size, case.axes(name))) for name in existing}
 
 
 def read_trace(
@@ -223,7 +223,9 @@ def read_trace(
         way_out += f"; or {written if outputs else 'the tuple (dq, dk, dv)'}"
         raise TargetFailure(got, way_out)
     found = dict[str, Any]()
-    for key, tensor in [(key, value) for key, value in result.items() if value is not None]:
+    for key, tensor in result.items():
+        if tensor is None:
+            continue
         words, row = f"{subject} returned", lookup(str(key))
         if row is None:
             raise TargetFailure(f"{words} an unknown intermediate {key!r}", f"known: {known}")

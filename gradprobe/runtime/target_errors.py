@@ -26,10 +26,11 @@ def refusal_of(error: BaseException, target: Target, layout: str) -> str:
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:
-        raise DeviceLost(
-            f"{name} left this process without its device ({layout}): {lost}",
-            "gradprobe check TARGET --device cpu watches every access; on the GPU compute-sanitizer names the line",
-        ) from error
+        words = f"{name} left this process without its device ({layout}): {lost}"
+        way_out = (
+            "--device cpu watches every access; on the GPU compute-sanitizer names the line"
+        )
+        raise DeviceLost(words, way_out) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
     inner = error  # what a kernel raised, which Triton's interpreter wraps in its own

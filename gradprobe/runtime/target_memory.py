@@ -39,8 +39,8 @@ class Allocations:
     unwritten: float
     register: UnwrittenElements = field(default_factory=UnwrittenElements)
     copies: bool = False
+    # Each tensor, the line that asked for it, and its bands.
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
-    """Each tensor, the line that asked for it, and its bands."""
     _mode: Any = None
 
     def __enter__(self) -> Allocations:
@@ -238,10 +238,9 @@ def shared(
     pairs += itertools.combinations(gradients.items(), 2) if target.is_backward else []
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):
-            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
-            yield MemoryFinding(
-                SHARED, name, f"{words}, and whatever changes one changes the other"
-            )
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own, "
+            words += "and whatever changes one changes the other"
+            yield MemoryFinding(SHARED, name, words)
 
 
 def _elements_of_both(tensor: Tensor, other: Tensor) -> int:

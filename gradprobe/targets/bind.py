@@ -36,8 +36,7 @@ _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m
 
 
 def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments by the target's own parameter names, or UsageFailure: it does not take what the case uses, or needs
-    what that lacks."""
+    """The arguments by the target's own names, or UsageFailure: it lacks a parameter for the case, or the reverse."""
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
         way = f"it takes {', '.join(target.takes.values())}"
@@ -132,7 +131,6 @@ _GRADIENTS = frozenset(GRADIENT_OF.values())
 
 
 def as_tensors(result: Any) -> Any:
-    """The results of a backward, with arrays that torch can read as tensors."""
     if isinstance(result, Mapping):
         return {name: _as_tensor(value) for name, value in result.items()}
     return tuple(map(_as_tensor, result)) if isinstance(result, (tuple, list)) else result

@@ -57,7 +57,6 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
 
 
 def _defined_in(file: Path) -> dict[str, Definition]:
-    """By name the functions, autograd.Functions and aliases that an import of a readable file defines."""
     found = dict[str, Definition]()
     with contextlib.suppress(OSError, ValueError, SyntaxError):
         for statement in statements_at_import(ast.parse(file.read_bytes())):

@@ -35,13 +35,13 @@ class Target:
     family: str
     source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
+    # In a rank, what of WORLD it can be passed.
     world: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """In a rank, what of WORLD it can be passed."""
+    # What runs it in several ranks: see `probing.observe`.
     ranks: Callable[..., Any] | None = field(default=None, compare=False)
-    """What runs it in several ranks: see `probing.observe`."""
     window_form: str = PAIR
+    # Of a reference: the axes of the tensors that it takes; `implied`: what it does by itself.
     shapes: str = PLAIN
-    """Of a reference: the axes of the tensors that it takes; `implied`: what it does by itself."""
     implied: tuple[str, ...] = ()
 
     @property
@@ -63,9 +63,7 @@ class Target:
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
     """The target that a word names (a built-in, `path/to/file.py:function`, `package.module:function`), or a function.
 
-    Raises:
-        UsageFailure: no such built-in, file, module or function, or a parameter that gradprobe has no value for.
-        TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
+    Raises UsageFailure: there is none, or a parameter means nothing; TargetFailure: it fails to import, or cannot run.
     """
     changes = Surroundings()
     if isinstance(subject, str):
@@ -76,8 +74,8 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
-        words, way_out = f"target {word!r} has no readable signature", "wrap it in a function"
-        raise UsageFailure(words, f"{way_out} with named parameters") from None
+        words = f"target {word!r} has no readable signature"
+        raise UsageFailure(words, "wrap it in a function with named parameters") from None
     takes, required = parameters_of(signature, word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
     family = family or ("lazy" if "tau" in takes else "softmax")
@@ -151,7 +149,6 @@ def _search(folder: Path, at: int) -> None:
 
 
 def existing_file(path: Path, word: str) -> Path:
-    """The path itself, or UsageFailure: there is no such file."""
     if not path.is_file():
         meant = did_you_mean(str(path), map(str, path.parent.glob("*.py")), "")
         way_out = meant or "the path is relative to the current folder"
@@ -160,7 +157,6 @@ def existing_file(path: Path, word: str) -> Path:
 
 
 def _packages(folder: Path) -> list[Path]:
-    """The packages that a folder is in, itself one, the outermost first."""
     return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
 
 
@@ -261,9 +257,8 @@ def parameters_of(
         if canonical is None:
             words = f"target {word!r} needs a parameter {name!r} that gradprobe has no value for"
             way_out = "wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: "
-            refuse_if(
-                is_needed, words, way_out + ", ".join(dict.fromkeys(naming.CANONICAL.values()))
-            )
+            way_out += ", ".join(dict.fromkeys(naming.CANONICAL.values()))
+            refuse_if(is_needed, words, way_out)
             continue
         words = f"target {word!r} takes both {takes.get(canonical)!r} and {name!r}, which name the same thing"
         refuse_if(canonical in takes, words, "keep one of them")

@@ -29,8 +29,8 @@ class LoadedSource:
     file: str
     line: int
     sha256: str
+    # Other files that another order of the search path would import.
     shadows: tuple[str, ...] = ()
-    """Other files that another order of the search path would import."""
 
 
 def source_of(function: AnyFunction, module: ModuleType | None = None) -> LoadedSource:
@@ -70,7 +70,7 @@ def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
 
 
 def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
-    """By file the modules that somebody may edit, among those that the values of these lead to."""
+    """By file the modules that somebody may edit among those that these lead to."""
     waiting, found = list(names), dict[str, ModuleType]()
     while waiting:
         module = sys.modules.get(waiting.pop())
@@ -82,7 +82,7 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def holding(file: str) -> list[str]:
-    """The modules of a file, and those that hold anything of theirs: they are imported anew."""
+    """The modules of a file, and those that hold anything of theirs, to be imported anew."""
     path, others, more = Path(file).resolve(), dict[str, set[str]](), set[str]()
     for name, module in [*sys.modules.items()]:
         # Some of Python's own have no file.
@@ -111,7 +111,6 @@ def found_in(folder: str, module: str) -> Path | None:
 
 
 def readable(function: AnyFunction) -> AnyFunction:
-    """The function itself, or an equal one that names its parameters."""
     if "torch" not in sys.modules:
         return function
     import torch
@@ -175,7 +174,6 @@ def _torch_s_own(function: AnyFunction) -> AnyFunction:
 
 
 def _applied(owner: Any) -> AnyFunction:
-    """`Function.apply` by the names of `forward`, without its ctx."""
     from torch.autograd import Function
 
     signature = inspect.signature(owner.forward)
@@ -197,7 +195,7 @@ def _naming(function: AnyFunction, signature: inspect.Signature, original: Any) 
 
 
 def target_word(function: AnyFunction) -> str:
-    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" of what is no attribute of its own module."""
+    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" of what its module does not bind."""
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
@@ -231,7 +229,6 @@ def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
 
 
 def _imported_names(module: ModuleType) -> set[str]:
-    """Not those of a loop, which hold its last, or of a script alone."""
     found = set[str]()
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         for statement in statements_at_import(ast.parse(_file(module).read_bytes())):
@@ -309,7 +306,7 @@ def canonical_name(parameter: str) -> str | None:
 
 
 def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
-    """What each parameter means: L is LSE in a backward that takes O and dO, and may be a length elsewhere."""
+    """What each parameter means: L is LSE in a backward that takes O and dO, else perhaps a length."""
     meant = {name: canonical_name(name) for name in parameters}
     if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
         meant |= {name: "mask" for name in EITHER if name in meant}

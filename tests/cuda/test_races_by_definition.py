@@ -68,9 +68,8 @@ def is_unordered(one: Access, other: Access, is_fenced: bool) -> bool:
 
 def is_race(one: Access, other: Access, is_fenced: bool, is_equal: bool) -> bool:
     """Whether two accesses race, where all stores are of one value or each thread stores another."""
-    return is_unordered(one, other, is_fenced) and not (
-        is_equal and one.how == other.how == WRITE
-    )
+    is_same = is_equal and one.how == other.how == WRITE
+    return is_unordered(one, other, is_fenced) and not is_same
 
 
 def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
@@ -78,14 +77,13 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
     draw = random.Random(seed)
     steps = draw.randint(3, 12)
     program = torch.zeros(BLOCKS, THREADS, steps, 2, dtype=torch.int32)
-    kinds = draw.choice(
-        (
-            [READ, WRITE, ATOMIC],
-            [READ, READ, READ, WRITE],
-            [ATOMIC, ATOMIC, READ],
-            [WRITE, ATOMIC],
-        )
+    mixtures = (
+        [READ, WRITE, ATOMIC],
+        [READ, READ, READ, WRITE],
+        [ATOMIC, ATOMIC, READ],
+        [WRITE, ATOMIC],
     )
+    kinds = draw.choice(mixtures)
     # Few threads, so that the same ones come again.
     threads = draw.sample(range(THREADS), draw.choice((3, 6, 20)))
     busy = draw.choice((1, 2, 4)) / len(threads)
@@ -106,11 +104,8 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
                 if program[block, thread, step, 0] == NOTHING and draw.random() < busy:
                     how, array = draw.choice(kinds), draw.randrange(len(ARRAYS))
                     program[block, thread, step] = torch.tensor([how, array])
-                    accesses.append(
-                        Access(
-                            block, thread, how, ARRAYS[array], epoch, warp_epochs[thread // 32]
-                        )
-                    )
+                    epochs = epoch, warp_epochs[thread // 32]
+                    accesses.append(Access(block, thread, how, ARRAYS[array], *epochs))
     return program, accesses
 
 

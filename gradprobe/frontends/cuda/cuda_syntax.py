@@ -125,8 +125,8 @@ def has(declaration: Node, keyword: str) -> bool:
 @dataclass(frozen=True)
 class Declaration:
     name: str
+    # Without qualifiers: "float*", "long long".
     type: str
-    """Without qualifiers: "float*", "long long"."""
     is_const: bool
 
 

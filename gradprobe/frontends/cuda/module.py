@@ -200,7 +200,6 @@ def load(
 
 
 def _run_on_gpu(launch: LaunchPlan) -> None:
-    """On torch's current stream."""
     import torch
 
     core = _core()

@@ -99,7 +99,6 @@ class CudaSource:
 
     @cached_property
     def using(self) -> str:
-        """Lets the namespaces of its kernels be left out."""
         found = set[str]()
         for kernel in self.declared.values():
             node, names = kernel.node.parent, list[str]()
@@ -152,7 +151,6 @@ class CudaSource:
 
     @cached_property
     def launchers(self) -> Mapping[str, DeclaredFunction]:
-        """What launches kernels, by name, but for templates, members and overloaded ones."""
         defined, found = list[HostPiece](), dict[str, DeclaredFunction]()
         for piece in self._host[0]:
             defined += [piece] if any(nodes(piece.node, "function_definition")) else []
@@ -164,7 +162,6 @@ class CudaSource:
 
     @cached_property
     def with_launches(self) -> str:
-        """The text with what of the host g++ can compile, each `<<<...>>>` a call."""
         compiled, python = self._host
         text = self._without(python)
         calls = [nodes(piece.node, "kernel_call_syntax") for piece in compiled]

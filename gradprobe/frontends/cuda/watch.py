@@ -39,8 +39,8 @@ class CudaSite:
     line: SourceLine
     thread: tuple[int, int, int]
     block: tuple[int, int, int]
+    # "read", "write", "atomic"; "waits", "ended" at a barrier; "left out" of a shuffle.
     how: str
-    """"read", "write", "atomic"; "waits", "ended" at a barrier; "left out" of a shuffle."""
 
     @property
     def who(self) -> str:
@@ -109,14 +109,14 @@ THREAD, WARP, BLOCK = range(3)
 @dataclass(frozen=True)
 class RecordedAccesses:
     entry: KernelEntry
+    # Of addresses of its code, the innermost first.
     lines: Callable[[Sequence[int]], Mapping[int, tuple[SourceLine, ...]]]
-    """Of addresses of its code, the innermost first."""
     tensors: Sequence[tuple[str, Tensor]]
     records: Array  # gp_record of the runtime; of a thread's repeated ones perhaps one
     bases: Sequence[int]
+    # Which gave each other values: none (THREAD), those of a WARP or a BLOCK.
     together: int
-    """Which gave each other values: none (THREAD), those of a WARP or a BLOCK."""
+    # Of how many threads one was recorded.
     one_of: int
-    """Of how many threads one was recorded."""
+    # Reads of shared memory as those of what it copies; None where threads give more.
     copies: Array | None
-    """Reads of shared memory as those of what it copies; None where threads give more."""

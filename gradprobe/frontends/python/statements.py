@@ -81,9 +81,8 @@ class PythonStatements(Statements):
                 made = here.assigned(names)
                 names = _names(*(node.value for node in made))
                 for node in made:
-                    value = (
-                        node.value.value if isinstance(node.value, ast.Subscript) else node.value
-                    )
+                    is_part = isinstance(node.value, ast.Subscript)
+                    value = node.value.value if is_part else node.value
                     if getattr(value, "attr", "") != "shape":
                         found[node.lineno] = None
             yield from found

@@ -47,8 +47,7 @@ def architecture() -> str | None:
 
 @contextlib.contextmanager
 def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
-    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on
-    it lie on the CPU.
+    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on it lie on the CPU.
 
     `torch.cuda.is_available()` stays False. `as_cuda`: whether every tensor's `is_cuda` is True.
     """

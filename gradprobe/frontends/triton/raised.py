@@ -36,7 +36,6 @@ def describe_line(error: BaseException) -> tuple[str, ...]:
 
 
 def raised_lines(error: BaseException) -> list[RaisedLine]:
-    """From what called the kernel in to what the kernel calls."""
     found: dict[int, RaisedLine] = {}
     for each in _chain(error):
         for frame, at in traceback.walk_tb(each.__traceback__):

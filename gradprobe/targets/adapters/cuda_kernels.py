@@ -24,8 +24,8 @@ class _Launches:
     key_grid: int
     forward_bytes: int  # of shared memory
     backward_bytes: int
+    # What stands behind q, k and v in every kernel that looks at scores.
     extras: tuple[Tensor | None, ...]
-    """What stands behind q, k and v in every kernel that looks at scores."""
     extra_strides: tuple[int, ...]
     options: tuple[float, ...]  # the last arguments of these kernels
 
@@ -35,6 +35,17 @@ class _Launches:
         launch = (self.row_grid, (THREADS, THREADS), self.forward_bytes)
         self.module[kernel](*launch, q, k, v, *self.extras, o, lse, *steps, *self.options)
         return {"LSE": lse, "O": o}
+
+    def backward(self, inputs: tuple[Tensor, ...], lse: Tensor) -> tuple[Any, ...]:
+        """P, dP, dS, delta, to be filled; sizes of launches by rows and by keys; what all kernels take; strides."""
+        q, k = inputs[:2]
+        delta = _float32(q, *q.shape[:3])
+        # Tiles that hold no visible key are not visited.
+        scores = [_float32(q, *q.shape[:3], k.shape[2], zero=True) for _ in range(3)]
+        block = (THREADS, THREADS), self.backward_bytes
+        taken = (*inputs, *self.extras, lse, delta)
+        steps = (*_strided(*inputs), *self.extra_strides, *_strided(lse, delta))
+        return *scores, delta, (self.row_grid, *block), (self.key_grid, *block), taken, steps
 
 
 def flash_cuda(
@@ -75,21 +86,15 @@ def _flash_gradients(
     launches: _Launches, inputs: tuple[Tensor, ...], found: dict[str, Tensor], gradients: tuple[Tensor, ...],
     row_threads: int,
 ) -> dict[str, Tensor]:  # fmt: skip
-    (q, k, v, do), (dq, dk, dv), o, lse = inputs, gradients, found["O"], found["LSE"]
-    delta = _float32(q, *q.shape[:3])
-    # Tiles that hold no visible key are not visited.
-    p, dp, ds = (_float32(q, *q.shape[:3], k.shape[2], zero=True) for _ in range(3))
-    steps = (*_strided(o, do), *launches.extra_strides, *_strided(delta))
-    own = (o, do, *launches.extras, delta, *steps, q.shape[1], q.shape[2], v.shape[3])
+    (q, _, v, do), (dq, dk, dv), o, lse = inputs, gradients, found["O"], found["LSE"]
+    p, dp, ds, delta, by_row, by_key, taken, steps = launches.backward(inputs, lse)
+    own_steps = (*_strided(o, do), *launches.extra_strides, *_strided(delta))
+    own = (o, do, *launches.extras, delta, *own_steps, q.shape[1], q.shape[2], v.shape[3])
+    module, end, of_rows, of_keys = launches.module, launches.options, (dq, p, dp, ds), (dk, dv)
     # A block in which each thread has one row.
-    launches.module.flash_preprocess(launches.row_grid, row_threads, 0, *own)
-    taken = (*inputs, *launches.extras, lse, delta)
-    steps = (*_strided(*inputs), *launches.extra_strides, *_strided(lse, delta))
-    block, end = ((THREADS, THREADS), launches.backward_bytes), launches.options
-    of_rows, of_keys = (dq, p, dp, ds), (dk, dv)
-    module, row_grid, key_grid = launches.module, launches.row_grid, launches.key_grid
-    module.flash_dq(row_grid, *block, *taken, *of_rows, *steps, *_strided(*of_rows), *end)
-    module.flash_dkdv(key_grid, *block, *taken, *of_keys, *steps, *_strided(*of_keys), *end)
+    module.flash_preprocess(launches.row_grid, row_threads, 0, *own)
+    module.flash_dq(*by_row, *taken, *of_rows, *steps, *_strided(*of_rows), *end)
+    module.flash_dkdv(*by_key, *taken, *of_keys, *steps, *_strided(*of_keys), *end)
     return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
 
 
@@ -127,19 +132,11 @@ def _lazy_gradients(
     launches: _Launches, inputs: tuple[Tensor, ...], lse: Tensor, gradients: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     (q, *_), (dq, dk, dv), bias = inputs, gradients, launches.extras[0]
-    delta = _float32(q, *q.shape[:3])
-    # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    p, dp, ds = (_float32(q, *q.shape[:3], q.shape[2], zero=True) for _ in range(3))
-    dbias_parts = None
-    if bias is not None:
+    p, dp, ds, delta, by_row, by_key, taken, steps = launches.backward(inputs, lse)
+    module, options, dbias_parts = launches.module, launches.options, None
+    if bias is not None:  # each part is added to from 0
         dbias_parts = _float32(q, launches.row_grid, bias.shape[1], zero=True)
     dtau_parts = _float32(q, launches.row_grid, 1)
-
-    module, options = launches.module, launches.options
-    taken = (*inputs, *launches.extras, lse, delta)
-    steps = (*_strided(*inputs), *launches.extra_strides, *_strided(lse, delta))
-    block = ((THREADS, THREADS), launches.backward_bytes)
-    by_row, by_key = (launches.row_grid, *block), (launches.key_grid, *block)
     module.lazy_preprocess(*by_row, *taken, *steps, *options)
     made = (dq, dbias_parts, dtau_parts, p, dp, ds)
     module.lazy_dq(*by_row, *taken, *made, *steps, *_strided(dq, p, dp, ds), *options)

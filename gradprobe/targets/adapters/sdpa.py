@@ -20,7 +20,6 @@ def sdpa(
     window: tuple[int, int] | None = None, bias: Tensor | None = None, alibi: Tensor | None = None,
     mask: Tensor | None = None, seqlens: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     rows, keys = q.shape[2], k.shape[2]
     # The fused kernels take part only without a mask, which at long lengths would not fit either.
     is_plain = all(option is None for option in (window, bias, alibi, mask, seqlens))
@@ -78,8 +77,6 @@ def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
 
 
 def _alone(backend: SDPBackend, kernel: str, *lacking: str) -> Callable[..., Tensor]:
-    """`sdpa` by one kernel, without the parameters that it has no way to take."""
-
     @functools.wraps(sdpa)
     def attention(*args: Any, **kwargs: Any) -> Tensor:
         with _only(backend, kernel):

@@ -88,13 +88,6 @@ def test_plain_causal_is_passed_as_is_causal_and_with_anything_else_as_a_mask(
     assert getattr(arguments["attn_mask"], "dtype", None) == mask
 
 
-def test_plain_causal_makes_no_matrix_of_rows_and_keys(monkeypatch):
-    """At L = 65,536 such a matrix takes 32 GiB."""
-    monkeypatch.delattr(adapter, "_joined")
-    report = probed("sdpa", causal=True, recover=False, runs=["contiguous"])
-    assert report.verdict == "match", ratios(report)
-
-
 def test_alibi_is_added_in_float32_to_scores_of_16_bits(monkeypatch):
     mask = called_with(monkeypatch, alibi=True, causal=True, dtype="float16")["attn_mask"]
     assert mask.dtype == torch.float32

@@ -49,8 +49,8 @@ _OF_THE_COMPILER = (*_BESIDE_ARRAYS, "completed.", "_", "DW.ref.", "typeinfo")
 
 @dataclass(frozen=True)
 class NamedArray:
+    # "" for the compiler's own data.
     name: str
-    """"" for the compiler's own data."""
     is_shared: bool = False
     start: int = 0  # before a launch from its gp_place
     bytes: int = 0

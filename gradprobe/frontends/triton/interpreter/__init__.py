@@ -7,7 +7,6 @@ __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
 
 
 def make_bfloat16_right() -> None:
-    """Has the interpreter compute in bfloat16 as a GPU does."""
     from . import bfloat16
 
     bfloat16.make_bfloat16_right()

@@ -49,7 +49,6 @@ def _widened(thing: Any) -> Any:
 
 
 def _on_values(original: Method, self: Any, *args: Any) -> Any:
-    """The result is bfloat16, or a mask, where every operand is bfloat16."""
     if args[-1] is np.where:
         return original(self, *args)
     result = original(self, *map(_widened, args))

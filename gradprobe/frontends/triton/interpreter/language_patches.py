@@ -25,9 +25,8 @@ def _copy_back(
     original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any
 ) -> None:
     """Copies back only from elsewhere: as shipped it copies whole storages onto themselves."""
-    if any(
-        tensor.device.type != "cpu" for _, tensor, _ in tensors_in((*args, *kwargs.values()))
-    ):
+    tensors = [tensor for _, tensor, _ in tensors_in((*args, *kwargs.values()))]
+    if any(tensor.device.type != "cpu" for tensor in tensors):
         original(self, args, on_host, kwargs, kwargs_on_host)
 
 
@@ -152,8 +151,8 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     def visit_For(self, node: ast.For) -> ast.For:
-        """Makes a `range(...)` variable a tensor where an attribute is read or a function of the
-        user's called: numbers are faster."""
+        # A `range(...)` variable is a tensor where an attribute is read or a function of the user's called: numbers
+        # are faster.
         self.generic_visit(node)
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"

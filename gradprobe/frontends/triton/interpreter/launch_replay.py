@@ -44,7 +44,6 @@ class RecordedLaunch:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """By name, its kernel and what that calls in its file."""
         found = {self.kernel.fn.__name__: self.kernel}
         for function in (waiting := [self.kernel.fn]):
             for name in function.__code__.co_names:
@@ -172,7 +171,6 @@ def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
 
 
 def code_of(function: ast.FunctionDef, file: str) -> CodeType:
-    """A kernel's function as the interpreter takes it."""
     function.decorator_list = []
     tree = shipped.FunctionRewriter.ast_transformer.visit(ast.Module([function], []))
     return compile(ast.fix_missing_locations(tree), file, "exec")

@@ -43,11 +43,8 @@ def _deed(
 
 
 class Stores:
-    """The stores of one launch, whose programs run one after another, numbered from 1.
-
-    A plain store leaves its number at each address, an atomic its negative number where nothing
-    has stored yet.
-    """
+    """The stores of one launch, whose programs run one after another, numbered from 1: a plain one leaves its number at
+    each address, an atomic its negative number where nothing has stored yet."""
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
@@ -98,7 +95,6 @@ class Memory(Watcher):
 
     @property
     def findings(self) -> tuple[MemoryFinding, ...]:
-        """In the order in which they were first seen."""
         found = []
         for first, programs in self._found.values():
             often = f"{plural(first.lanes, 'lane')} in {plural(len(programs), 'program')}"
@@ -214,12 +210,8 @@ def watched_memory(
 ) -> Iterator[Memory]:
     """While open, every access of an interpreted kernel is judged, or raises InterpreterNotKnown.
 
-    One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or
-    0.
-
-    Args:
-        tensors: those that the caller knows by name; others have the kernel's parameter's.
-        unwritten: which memory has no value as yet.
+    One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0. `tensors`: those
+    that the caller knows by name; others have the kernel's parameter's.
     """
     memory = Memory(unwritten or UnwrittenElements())
     with Stream(tensors, (memory, *followers), memory.failures).opened():

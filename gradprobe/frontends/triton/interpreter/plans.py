@@ -27,8 +27,6 @@ _Tensor = tl.tensor
 
 
 class Plans:
-    """Of all functions; each type has one object for its tensors' shape."""
-
     def __init__(self, semantic: Any) -> None:
         self._semantic, self.is_used = semantic, False
         # By function, and by types and constants; False where there can be none.

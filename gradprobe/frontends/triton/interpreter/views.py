@@ -97,7 +97,6 @@ class InterpretedLaunch:
         self._known = known
 
     def learn(self, given: Mapping[str, Any]) -> None:
-        """Takes arguments by name, as the interpreter has them."""
         for parameter, argument in given.items():
             for name, tensor, handed in tensors_in(argument, parameter):
                 self.views[id(handed)] = view_of(tensor, _PTR.sub("", name))
@@ -123,8 +122,8 @@ class InterpretedLaunch:
 @dataclass(frozen=True)
 class Site:
     kernel: str
+    # The kernel's, then those in the functions that it called.
     lines: tuple[SourceLine, ...]
-    """The kernel's, then those in the functions that it called."""
     operation: str
     instruction: int  # of the innermost function: a line may have several
 
@@ -137,8 +136,8 @@ class Access:
     pointers: Any
     on: Array  # bool, the lanes that are not masked
     width: int  # in bytes, of a lane
+    # What a store or an atomic is given; None of a load, and of an exchange that compares.
     value: Any
-    """What a store or an atomic is given; None of a load, and of an exchange that compares."""
     is_exchange: bool  # whether it is an atomic that locks are made of
 
     @property

@@ -20,15 +20,6 @@ def copy_all(in_ptr, out_ptr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def copy_strided(
-    ptr_x, y, stride_xm, stride_xn, stride_ym, stride_yn, M: tl.constexpr, N: tl.constexpr
-):
-    offs_m, offs_n = tl.arange(0, M)[:, None].to(tl.int64), tl.arange(0, N)[None, :]
-    x = tl.load(ptr_x + offs_m * stride_xm + offs_n * stride_xn)
-    tl.store(y + offs_m * stride_ym + offs_n * stride_yn, x)
-
-
-@triton.jit
 def store_number(out_ptr, step, value, by_program):
     tl.store(out_ptr + tl.program_id(0) * step, value + by_program * tl.program_id(0))
 

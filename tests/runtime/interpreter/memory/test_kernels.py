@@ -1,6 +1,5 @@
 """Small kernels under the watcher: every way to make a pointer, to access it, and to be right after all."""
 
-import mmap
 from pathlib import Path
 
 import pytest
@@ -49,12 +48,6 @@ def empty(tensor, *, but=None, place=("", 0)):
     return unwritten
 
 
-def test_a_masked_lane_is_no_access_wherever_it_points():
-    x, out = ramp(20), torch.zeros(20)
-    assert findings(copying(x, out, 20, block=32), x=x) == ()
-    assert torch.equal(out, x)
-
-
 def test_what_leaves_the_storage_is_not_executed_and_what_stays_in_it_is():
     (x, _), (out, storage) = inside(16, guard=4), inside(16, guard=4)
     x[:] = ramp(16)
@@ -63,48 +56,6 @@ def test_what_leaves_the_storage_is_not_executed_and_what_stays_in_it_is():
     assert says(load, ": 1 element after its end (program")
     # Of x[8:24] the last four lie behind the storage and give `other`; of out[8:24] they are dropped.
     assert storage.tolist() == [7.0] * 12 + ramp(16)[8:].tolist() + [7.0] * 4
-
-
-def test_a_load_far_outside_gives_other_and_the_process_lives():
-    x, out = ramp(16), torch.zeros(16)
-    load = finding(copying(x, out, read=1 << 40), x=x)
-    assert says(load, f"{(1 << 40) - 15:,} elements after its end")
-    assert out.tolist() == [-1.0] * 16
-    store = finding(copying(x, out, write=-(1 << 40)), x=x)
-    assert says(store, "1,099,511,627,776 elements before its start")
-
-
-STEP, ROWS = 1 << 26, 64
-
-
-@pytest.fixture
-def huge():
-    """[64, 16] over sixteen gigabytes of memory, of which only the rows are ever given any."""
-    no_reserve = 0x4000  # MAP_NORESERVE, which Python names from 3.13 on
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    memory = mmap.mmap(-1, ROWS * STEP * 4, flags=flags)
-    rows = torch.frombuffer(memory, dtype=torch.float32).as_strided((ROWS, 16), (STEP, 1))
-    return rows.copy_(ramp(ROWS, 16))
-
-
-def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly(huge):
-    out = torch.zeros(ROWS, 16)
-
-    def copy(x, to, step, step_to, rows=ROWS):
-        return lambda: kernels.copy_strided[(1,)](x, to, step, 1, step_to, 1, M=rows, N=16)
-
-    unwritten = UnwrittenElements()
-    assert findings(copy(huge, out, STEP, 16), unwritten, huge=huge) == ()
-    assert torch.equal(out, ramp(ROWS, 16))
-    outside = finding(copy(huge, out, STEP - 1, 16), huge=huge)
-    assert says(outside, f"{STEP - 16:,} elements past [0, 15], in a gap")
-    # Row m begins m elements too early: from 16 rows on it misses whole.
-    assert outside.lanes == sum(min(m, 16) for m in range(ROWS))
-    unwritten.allocated(huge)
-    both = (copy(out, huge, 16, STEP, ROWS // 2), copy(huge, out, STEP, 16))
-    unread = finding(lambda: [launch() for launch in both], unwritten, huge=huge)
-    assert (unread.kind, unread.lanes) == ("unwritten", ROWS // 2 * 16)
-    assert says(unread, "loads huge[32, 0]")
 
 
 def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bits_is_one():

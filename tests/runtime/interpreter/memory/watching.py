@@ -1,7 +1,6 @@
 """Runs kernels, and targets with planted faults, under the watcher."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,6 @@ from gradprobe.model.case import Case
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.runtime.run import Outcome, run_target
 from gradprobe.targets.find import find_target
-from tests.planted.planting import KERNELS, Edit, edited
 
 
 def findings(
@@ -51,17 +49,3 @@ def run_watched(
         outcome = run_target(find_target(target), case, inputs)
     assert not memory.failures
     return memory, outcome
-
-
-def run_planted(
-    folder: Path,
-    edits: Sequence[Edit],
-    case: Case,
-    assigned: tuple[tuple[str, str], ...] = (),
-    unwritten: UnwrittenElements | None = None,
-) -> tuple[tuple[MemoryFinding, ...], list[str]]:
-    """What is found of lazy with faults in its kernels, and the lines of the file that ran."""
-    copy = folder / "planted.py"
-    copy.write_text(edited((KERNELS / "lazy.py").read_text(), tuple(edits)))
-    memory, _ = run_watched(f"{copy}:lazy_intermediates", case, assigned, unwritten)
-    return memory.findings, copy.read_text().splitlines()

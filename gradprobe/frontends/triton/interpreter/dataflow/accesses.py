@@ -186,11 +186,9 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
-    """Compares what was stored into a tensor that was not known then with its elements.
+    """Compares what was stored into a tensor that was not known then with its elements, of the axes `letters`.
 
-    Args:
-        letters: its axes.
-        is_alone: whether no other result lies in its storage.
+    `is_alone`: whether no other result lies in its storage.
     """
     for store in flow.stores:
         if store.home != view.home or store.offsets is None or not store.lanes.at:

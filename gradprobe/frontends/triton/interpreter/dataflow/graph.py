@@ -24,15 +24,15 @@ CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 
 @dataclass(frozen=True)
 class Role:
+    # "P", "dP - delta", ...; "" of nothing that is known.
     name: str
-    """"P", "dP - delta", ...; "" of nothing that is known."""
+    # By what constant it is multiplied: "scale", "log2(e)".
     factor: str = ""
-    """By what constant it is multiplied: "scale", "log2(e)"."""
     is_masked: bool = True  # whether it is 0 where it is to be masked
+    # Whether masked entries hold something that a sum would take in.
     is_open: bool = False
-    """Whether masked entries hold something that a sum would take in."""
+    # Whether it is that times a factor of its row, or less a number.
     is_by_row: bool = False
-    """Whether it is that times a factor of its row, or less a number."""
 
     @property
     def is_known(self) -> bool:
@@ -52,10 +52,10 @@ class AccessLine:
     behind: frozenset[int] = frozenset()  # the lines that made its addresses
     is_irregular: bool = False  # whether it loads no block of rows and columns
     is_derived: bool = False  # whether its indices are of what an earlier kernel stored
+    # By letter, how often it agreed with another.
     agreed: Counter[str] = field(default_factory=Counter)
-    """By letter, how often it agreed with another."""
+    # By letter but dims, [length] bool: the indices that it touches.
     reached: dict[str, Array] = field(default_factory=dict)
-    """By letter but dims, [length] bool: the indices that it touches."""
     letters: str = ""
     filled: Array = None  # bool, of the axes of these letters: what it touches
 
@@ -69,8 +69,8 @@ class Node:
     site: Site
     operands: tuple[Node, ...]
     role: Role | None = None  # None where its value was compared with nothing
+    # The loads that give a dot a part of what it should sum over.
     lacking: frozenset[int] = frozenset()
-    """The loads that give a dot a part of what it should sum over."""
     number: int = 0
     used: bool = False  # whether something that is known was made of it
     value: Array | None = None  # of scores and of vectors: what it came to
@@ -98,8 +98,6 @@ def tile_of(handle: Any) -> Tile:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two tiles that met, lane by lane or in a dot's sum, and disagree in one index."""
-
     site: Site
     letter: str  # or two of them, m/n, where a dot sums over different axes
     left: frozenset[int]  # the loads that they come from
@@ -112,8 +110,8 @@ class StoredTile:
     home: int  # the address of the storage
     node: Node
     site: Site
+    # [lanes] int64, bytes from the storage's start; None where the tensor's axes were known.
     offsets: Array | None = None
-    """[lanes] int64, bytes from the storage's start; None where the tensor's axes were known."""
     lanes: Lanes = UNKNOWN
     behind: frozenset[int] = frozenset()  # the lines that made the addresses
 
@@ -122,20 +120,20 @@ class StoredTile:
 class Flow:
     """What was followed. Lines that load or store are numbered as in `sources`."""
 
+    # The axis letters of a tensor; "" where they are not known.
     axes: Callable[[View], str]
-    """The axis letters of a tensor; "" where they are not known."""
     sizes: Mapping[str, int]
     judge: Callable[[Array, Lanes], Role | None] = lambda data, lanes: None
     sources: list[AccessLine] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
+    # By their numbers, each with the calls that led there.
     lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
-    """By their numbers, each with the calls that led there."""
     stores: list[StoredTile] = field(default_factory=list)
+    # By home, the last store of one number that comes from no load.
     empty: dict[int, Site] = field(default_factory=dict)
-    """By home, the last store of one number that comes from no load."""
     nodes: list[Node] = field(default_factory=list)
+    # By home, [batch, heads, rows, keys]: how often each pair is in what was stored there.
     visits: dict[int, Array] = field(default_factory=dict)
-    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
 

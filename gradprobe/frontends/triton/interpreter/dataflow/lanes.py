@@ -19,12 +19,10 @@ OUTSIDE = -2
 
 @dataclass(frozen=True)
 class Cover:
-    """What a tile is a sum, or a maximum, over."""
-
     axis: int
     letter: str  # m or n
+    # [lanes along the axis, heads, indices of the letter] int16: how often each is in it.
     counts: Array
-    """[lanes along the axis, heads, indices of the letter] int16: how often each is in it."""
 
     def together(self, other: Cover, *, is_sum: bool) -> Cover | None:
         if (self.axis, self.letter) != (other.axis, other.letter):
@@ -37,11 +35,9 @@ class Cover:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Which element each lane of a tile is of."""
-
     at: Mapping[str, Array]  # by letter, int32 in the shape of the tile, or NOWHERE
+    # By letter, the loads that it comes from; of letters that were left out too.
     origins: Mapping[str, frozenset[int]]
-    """By letter, the loads that it comes from; of letters that were left out too."""
     cover: Cover | None = None
 
     @property
@@ -107,8 +103,10 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
         except ValueError:
             return None
     apart = (left != right) & (left != NOWHERE) & (right != NOWHERE)
-    where = int(apart.argmax()) if apart.any() else None
-    return None if where is None else (int(left.flat[where]), int(right.flat[where]))
+    if not apart.any():
+        return None
+    where = apart.argmax()
+    return int(left.flat[where]), int(right.flat[where])
 
 
 def along(index: Array, axis: int) -> Array | None:
@@ -140,11 +138,8 @@ def is_block(at: Mapping[str, Array]) -> bool:
 def indices_at(
     elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array
 ) -> dict[str, Array]:
-    """By letter, the index at each offset from a tensor's first element, in elements.
-
-    Args:
-        letters: its axes: "(bh)md" where two were made one, 1 for one of nothing.
-    """
+    """By letter, the index at each offset, in elements, from the first element of a tensor of the axes `letters`:
+    "(bh)md" where two were made one, 1 for one of nothing."""
     axes: list[tuple[int, str, int]] = []
     words = re.findall(r"\(\w+\)|\w", letters)
     for word, size, step in zip(words, elements.shape, elements.strides, strict=True):

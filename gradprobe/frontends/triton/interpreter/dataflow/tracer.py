@@ -139,11 +139,7 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> L
 
 
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
-    """The letters in which two tiles differ and may.
-
-    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one
-    tensor meet in a rotation.
-    """
+    # A sum goes on over heads or batches, of sums or what the same loads made; dims of one tensor meet in a rotation.
     found = set[str]()
     are_sums = left.cover is not None and right.cover is not None
     for x in left.at.keys() & right.at.keys():
@@ -158,7 +154,7 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
 
 
 def _less_across(tile: Tile, other: Tile) -> Lanes:
-    """The lanes of a tile without a vector's index that goes along the wrong axis of scores."""
+    # Without a vector's index that goes along the wrong axis of scores.
     (node, lanes), scores, lost = tile, other.lanes, set[str]()
     vector = node.lanes if node else UNKNOWN  # with one axis, however many it has by now
     if not scores.is_matrix or any(index.ndim != 1 for index in vector.at.values()):
@@ -219,7 +215,7 @@ def _compare_sums(
 
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
-    """The loads of one side of a dot that leave out what the other side holds, other than 0."""
+    # One side of a dot may leave out what the other side holds, other than 0.
     ((x, index),) = lanes.at.items()
     is_left_out = ((index == NOWHERE) & (beside.at[x] >= 0) & held).any()
     return lanes.origins[x] if is_left_out else frozenset()
@@ -229,8 +225,10 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 def followed(
     tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
 ) -> Iterator[Flow]:
-    """While open, every operation of an interpreted kernel becomes a node of the flow; or raises
-    InterpreterNotKnown. `learn`: called with each argument of a launch, before it runs."""
+    """While open, operations become nodes of the flow; or raises InterpreterNotKnown.
+
+    `learn`: called with each argument of a launch, before it runs.
+    """
     followers = IndexedAccesses(flow), ValueTracer(flow, learn)
     with watched_memory(tensors, followers=followers) as memory:
         flow.failures = memory.failures
