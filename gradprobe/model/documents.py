@@ -122,10 +122,6 @@ def _listed(value: Any) -> Any:
     return {key: _listed(item) for key, item in value.items()}
 
 
-def dump(report: Report) -> str:
-    return text_of(document_of(report))
-
-
 def text_of(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.commands.suite.checking import Checker
-from gradprobe.model.documents import dump, load
+from gradprobe.model.documents import document_of, load, text_of
 from tests.cli.written_targets import LAZY, softmax_targets, write_targets
 
 # What the checks of `made_once` came to, with this in place of the folder; by the check.
@@ -37,7 +37,10 @@ def made_once(folder, monkeypatch):
             return make(checker, planned)
         if repr(planned) not in _made:
             checked = make(checker, planned)
-            _made[repr(planned)] = checked, dump(checked.report).replace(str(folder), _FOLDER)
+            _made[repr(planned)] = (
+                checked,
+                text_of(document_of(checked.report)).replace(str(folder), _FOLDER),
+            )
             return checked
         checked, report = _made[repr(planned)]
         return replace(checked, report=load(report.replace(_FOLDER, str(folder))))

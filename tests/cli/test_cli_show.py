@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gradprobe.model.documents import dump, load
+from gradprobe.model.documents import document_of, load, text_of
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
 from tests.render.written import faulty
@@ -95,7 +95,7 @@ def test_without_a_file_all_of_the_last_check_is_shown(folder):
 
 
 def test_show_imports_neither_torch_nor_triton(folder):
-    (folder / "report.json").write_text(dump(load(json.dumps(faulty()))))
+    (folder / "report.json").write_text(text_of(document_of(load(json.dumps(faulty())))))
     script = (
         "import sys\nfrom gradprobe.cli.root import main\n"
         "sys.argv = ['gradprobe', 'show', 'report.json', '--junit', 'j']\n"
