@@ -36,6 +36,8 @@ class Trial:
     case: Case
     assigned: Assigned
     title: str = ""
+    is_spread: bool = False
+    """Whether what the target allocates is laid apart."""
     traced: tuple[Reach, ...] = ()
     is_lowered: bool = False
     """Whether Triton's front end is asked about what it launches."""
@@ -87,6 +89,7 @@ def others(
         return
     few = _few(case, lengths)
     yield Trial(_small(case, lengths), (), f"{lengths[0]} rows, other batches and heads")
+    yield Trial(few, (), "what it allocates laid apart", is_spread=True)
     if case.family == "softmax" and case.pattern == Case.pattern:
         # A softmax without its maximum does not bear it.
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..inputs.saved import SavedInputs
     from ..numerics.sieve import LargeRuns
     from ..runtime.arithmetic import Dots
+    from ..runtime.target_memory import AllocationSpread
 
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
@@ -64,6 +65,7 @@ class Experiment:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     fill: str = ORDINARY
     unwritten: float = math.nan
+    spread: AllocationSpread | None = None
     command: str = ""
     first: Outcome | None = None
     backends: frozenset[str] = frozenset()  # what was seen to run the target's kernels

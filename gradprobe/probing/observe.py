@@ -112,7 +112,7 @@ def _run(
         unwritten.allocated(inputs.tensors[name])
     bands = None
     if banded or is_triton:
-        bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies)
+        bands = Allocations(of.fill, of.unwritten, unwritten, copies, of.spread)
     if steps:
         found.after = steps.note
     around = filter(None, (bands, steps and steps.operations()))

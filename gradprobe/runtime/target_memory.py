@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import sys
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..frontends import replaced
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
 from ..inputs.memory import UnwrittenElements, home_of
-from ..inputs.tensor_layouts import Inputs, write
-from ..model.assignment import OUTPUTS
+from ..inputs.tensor_layouts import VECTOR, Inputs, write
+from ..model.assignment import OUTPUTS, spanned
 from ..model.case import Case
 from ..model.intermediates import slots, title
 from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
@@ -39,17 +41,20 @@ class Allocations:
     unwritten: float
     register: UnwrittenElements = field(default_factory=UnwrittenElements)
     copies: bool = False
+    spread: AllocationSpread | None = None
     # Each tensor, the line that asked for it, and its bands.
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
-    _mode: Any = None
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Allocations:
-        self._mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
-        self._mode.__enter__()
+        mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
+        self._open.enter_context(mode)
+        if self.spread:
+            self._open.enter_context(self.spread.asked_for())
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._mode.__exit__(*raised)
+        self._open.__exit__(*raised)
 
     def breaches(self, names: Mapping[int, str]) -> list[Breach]:
         """The bands that were written; `names`: by the address of a storage."""
@@ -64,13 +69,71 @@ class Allocations:
         if not _is_plain(tensor):
             return tensor
         at, held = calling_line(), tensor.untyped_storage().nbytes() // tensor.element_size()
-        storage = guarded(2 * BAND + held, tensor.dtype, tensor.device, self.fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
+        strides = self.spread.strides(at.place, tensor) if self.spread else tensor.stride()
+        size = 2 * BAND + max(held, spanned(tensor.shape, strides))
+        storage = guarded(size, tensor.dtype, tensor.device, self.fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
+        if self.spread:
+            self.spread.made[home_of(inside)] = at.place, inside
         self.made.append((inside, at, Guards({"": inside}, self.fill)))
         if not has_values:
             self.register.allocated(inside, (at.file, at.line))
         return inside
+
+
+class AllocationSpread:
+    """Notes in one run which strides a target asks of what it allocates, and lays those axes apart in the next.
+
+    So an edit that takes the stride of another buffer, as long as both are dense, does not pass for right.
+    """
+
+    def __init__(self) -> None:
+        self.axes: dict[str, set[int] | None] = {}
+        """By place of an allocation, those asked for; None where they were asked of a view of it."""
+        self.made: dict[int, tuple[str, Tensor]] = {}
+        self._is_laid = False
+
+    def lay(self) -> bool:
+        """Begins to lay apart; whether there is anything to be laid so."""
+        self._is_laid = True
+        self.made.clear()
+        return any(self.axes.values())
+
+    def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
+        axes = self.axes.get(place) if self._is_laid else None
+        if not axes or not tensor.is_contiguous():
+            return tensor.stride()
+        gap, span, strides = VECTOR * (len(self.made) + 1), 1, list[int]()
+        for axis, size in reversed([*enumerate(tensor.shape)]):
+            is_padded = axis in axes and axis < tensor.dim() - 1
+            strides.insert(0, span + (gap if is_padded else 0))
+            span = strides[0] * max(size, 1)
+        return tuple(strides)
+
+    @contextlib.contextmanager
+    def asked_for(self) -> Iterator[None]:
+        """While open, notes the strides that the target asks for."""
+        import torch
+
+        plain = torch.Tensor.stride
+
+        def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
+            if not self._is_laid and is_users(sys._getframe(1).f_code.co_filename):
+                self._note(tensor, *axis, *named.values())
+            return plain(tensor, *axis, **named)
+
+        with replaced(torch.Tensor, "stride", stride):
+            yield
+
+    def _note(self, tensor: Tensor, *axis: int) -> None:
+        place, made = self.made.get(home_of(tensor), ("", tensor))
+        axes, rank = self.axes.get(place, set()), tensor.dim()
+        if tensor.shape != made.shape:
+            self.axes[place] = None
+        elif place and axes is not None:
+            axes.update(at % rank for at in axis or range(rank) if -rank <= at < rank)
+            self.axes[place] = axes
 
 
 def _is_plain(tensor: Tensor) -> bool:

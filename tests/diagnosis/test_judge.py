@@ -81,7 +81,7 @@ def judged(line, old, new, **how):
 def judge_of(*, lengths=(), wrong=(), harm=0, run=(), laid=()):
     """A judge of a target in which dK is wrong, and which is always causal and never of long sequences.
 
-    Args: lengths: those that it takes, () for all; wrong: what is wrong in other strides; harm: what an edit does
+    Args: lengths: those that it takes, () for all; wrong: what is wrong in what is laid apart; harm: what an edit does
     to memory there; run: takes each trial; laid: the layouts of the check.
     """
 
@@ -89,7 +89,7 @@ def judge_of(*, lengths=(), wrong=(), harm=0, run=(), laid=()):
         run.append(trial) if laid else None
         if lengths and trial.case.seqlen_q not in lengths:
             return EditResult(failure="refused")
-        if trial.title == "other strides" and wrong:
+        if trial.is_spread and wrong:
             done = harm if candidate.edits else 0
             return EditResult(dict.fromkeys(wrong, 5), done, errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
@@ -148,7 +148,9 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
     assert (came.failure, came.matches) == (failure, not failure)
 
 
-@pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["other strides"]), (("dK", "dQ"), [])])
+@pytest.mark.parametrize(
+    ("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])]
+)
 def test_a_case_is_not_taken_where_what_is_right_is_as_wrong_without_the_edit(wrong, doubts):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
     assert judged(9, "X, x", "X, x * 1", wrong=wrong, harm=1) is None, "it harms memory there"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.runtime.target_memory import Allocations, InputsBefore
+from gradprobe.runtime.target_memory import Allocations, AllocationSpread, InputsBefore
 
 
 class Noting:
@@ -121,3 +121,32 @@ def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bi
     assert [bool((one == other).all()) for one, other in zip(watched, alone, strict=True)] == [
         True
     ] * 3
+
+
+SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
+
+
+def strides_of(spread, ask):
+    with Allocations("nan", 0.0, spread=spread):
+        made = [torch.empty(SHAPES[0]), torch.zeros(SHAPES[1]), torch.empty(SHAPES[2])]
+        ask(*made)
+    return [tuple(each.stride()) for each in made]
+
+
+def of_rows(one, two, three):
+    return one.stride(0), one.stride(1), two.stride(), three.stride(0)
+
+
+def test_buffers_whose_strides_were_asked_for_are_padded_each_in_its_own_way():
+    spread = AllocationSpread()
+    assert strides_of(spread, of_rows) == [(15, 5, 1), (15, 5, 1), (6, 1)]
+    assert spread.lay()
+    assert strides_of(spread, of_rows) == [(79, 21, 1), (143, 37, 1), (54, 1)]
+
+
+@pytest.mark.parametrize("ask", [lambda *_: None, lambda one, *_: one.view(6, 5).stride(0)])
+def test_what_nobody_asks_for_or_only_of_a_view_stays(ask):
+    spread = AllocationSpread()
+    strides_of(spread, ask)
+    assert not spread.lay()
+    assert strides_of(spread, ask) == [(15, 5, 1), (15, 5, 1), (6, 1)]

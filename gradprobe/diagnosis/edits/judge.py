@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...frontends.python.traces import reached_goals
-from ...model.failures import Failure, fault_words
+from ...model.failures import Failure, Refusal, fault_words
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
 from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.sitecustomize import load_from_copy
+from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
@@ -83,7 +84,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial, its target imported anew."""
+        """The experiment of a trial, its target imported anew; Refusal where nothing can be laid apart."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -91,7 +92,15 @@ class EditedTarget:
         target = find_target(of.target.name, of.target.family)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
         saved = of.saved if trial.case.inputs is not None else None
-        return experiment_of(alone, target, of.reference, saved, tick=silent)
+        experiment = experiment_of(alone, target, of.reference, saved, tick=silent)
+        if not trial.is_spread:
+            return experiment
+        spread = AllocationSpread()
+        experiment = replace(experiment, spread=spread)
+        next(records_of(experiment))
+        if not spread.lay():
+            raise Refusal("it asks for no strides of what it allocates")
+        return experiment
 
 
 def result_of(run: LayoutRun) -> EditResult:
