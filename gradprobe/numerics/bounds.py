@@ -1,7 +1,7 @@
 """What the intermediates of a tile may err by: scores, and what follows; and next to nothing where all is exact."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from .declared_precision import (
     U_FUNCTION,
     U_TENSOR_CORE,
     Precision,
+    Tensors,
     dot_error,
     long_sum,
     nearest,
@@ -29,7 +30,7 @@ UNBOUNDED = 50.0
 
 
 def score_errors(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+    x: Attention, tile: Tile, values: Tensors, precision: Precision
 ) -> tuple[Tensor, Tensor]:
     """[h, m, N] the bound of each score's error, and the independent part of it; 0 where no key is seen.
 
@@ -66,7 +67,7 @@ def score_errors(
 
 
 def _added(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], raw: Tensor
+    x: Attention, tile: Tile, values: Tensors, raw: Tensor
 ) -> Iterator[tuple[Tensor, int]]:
     """The size of each term that is added to a score, and how often it was rounded before."""
     if x.family == "lazy":  # bias is read by distance: it is what the reference added
@@ -81,7 +82,7 @@ def _added(
         yield x.alibi[tile.heads, None, None].abs() * distance(x, tile).clamp(min=x.n_key), 2
 
 
-def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
+def common_error(x: Attention, values: Tensors) -> Tensor:
     """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
     lse = values["LSE"][..., None]
     size = lse.masked_fill(lse == -torch.inf, 0.0).abs()
@@ -98,9 +99,7 @@ class Chain:
     `e_` are bounds of whole errors; `i_` of the independent part of a matrix's error, which sums in quadrature.
     """
 
-    def __init__(
-        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-    ) -> None:
+    def __init__(self, x: Attention, tile: Tile, values: Tensors, precision: Precision) -> None:
         self.x, self.tile, self.values, self.precision = x, tile, values, precision
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.valid, self.dpe = values["valid"], values["dPE"]
@@ -280,9 +279,7 @@ class Chain:
 _NOTHING = 2.0**-40
 
 
-def is_exact(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> bool:
+def is_exact(x: Attention, tile: Tile, values: Tensors, precision: Precision) -> bool:
     """Whether a right kernel rounds nothing of a tile to 16 bits; O of the lazy family but by what tau adds."""
     free = {"O": _of_tau(x, tile, values) @ x.tensors(tile)[2].abs()}
     for name in ("P", "O", "dP", "delta", "dS"):
@@ -292,13 +289,13 @@ def is_exact(
     return True
 
 
-def _of_tau(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
+def _of_tau(x: Attention, tile: Tile, values: Tensors) -> Tensor:
     """[h, m, N] the part of PE that is not P: tau / (i + 1) where the ReLU lets it through."""
     share = kept_share(x, tile)
     return (values["PE"] - (values["P"] if share is None else values["P"] * share)).abs()
 
 
-def companions(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def companions(x: Attention, tile: Tile, values: Tensors) -> dict[str, Tensor]:
     """What each intermediate of a tile, dPE = dO V^T included, may err by where every rounding to 16 bits is exact.
 
     What is left is float32's. P comes of two functions, log and exp, good to 2^-22 each, and of a few roundings of

@@ -12,7 +12,16 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain, companions, is_exact
-from .declared_precision import TINY, U32, Narrow, Precision, long_sum, nearest, truncated
+from .declared_precision import (
+    TINY,
+    U32,
+    Narrow,
+    Precision,
+    Tensors,
+    long_sum,
+    nearest,
+    truncated,
+)
 from .totals import TOTALS, Error, by_row, totals_of
 
 
@@ -67,11 +76,11 @@ _SUMS = {"dK": _dk, "dV": _dv} | {name: one.budget for name, one in TOTALS.items
 class TileBudget:
     """The allowed errors on one tile."""
 
-    rows: Mapping[str, Tensor]
+    rows: Tensors
     """Whole bounds of what belongs to the tile's rows: LSE, P, O, dP, delta, dS, dQ."""
-    squares: Mapping[str, Tensor]
+    squares: Tensors
     """This tile's share of the squared independent errors of what is summed over rows, in the shapes on the tile."""
-    sums: Mapping[str, Tensor]
+    sums: Tensors
     """This tile's share of the errors that are added as they are."""
     unmasked_dp: Tensor
     """[h, m, N] the bound of dO V^T before any mask."""
@@ -82,8 +91,8 @@ class TileBudget:
 
 
 def tile_budget(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision,
-    shift: Mapping[str, Tensor] | None = None,
+    x: Attention, tile: Tile, values: Tensors, precision: Precision,
+    shift: Tensors | None = None,
 ) -> TileBudget:  # fmt: skip
     """The allowed errors of every intermediate on a tile, from the values on it.
 
@@ -105,7 +114,7 @@ def tile_budget(
     return _widened(budget, shift) if shift else budget
 
 
-def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:
+def _exact_budget(x: Attention, tile: Tile, values: Tensors) -> TileBudget:
     bounds = companions(x, tile, values)
     of_sink = bounds["delta"] + bounds["LSE"] * values["delta"].abs()
     own = {"dT": bounds["dS"], "dP": bounds["dP"], "delta": of_sink}
@@ -115,7 +124,7 @@ def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Til
     return TileBudget(rows, squares, sums, bounds["dPE"], undecided, exact=True)
 
 
-def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
+def _widened(budget: TileBudget, shift: Tensors) -> TileBudget:
     if "dPE" in shift:
         decided = (budget.rows["dP"] > 0) & ~budget.undecided
         shift = {**shift, "dP": shift["dPE"] * decided}
@@ -126,7 +135,7 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
 
 
 def rounding_shift(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+    x: Attention, tile: Tile, values: Tensors, precision: Precision
 ) -> dict[str, Tensor] | None:
     """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
 
@@ -147,9 +156,7 @@ def rounding_shift(
     return shift
 
 
-def _moved(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow
-) -> dict[str, Tensor]:
+def _moved(x: Attention, tile: Tile, values: Tensors, narrow: Narrow) -> dict[str, Tensor]:
     moved = evaluate(
         replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do)), tile
     )
@@ -158,7 +165,7 @@ def _moved(
 
 
 def _moved_by_products(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow, *, is_stored: bool
+    x: Attention, tile: Tile, values: Tensors, narrow: Narrow, *, is_stored: bool
 ) -> dict[str, Tensor]:
     """What values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
 
@@ -181,7 +188,7 @@ def _moved_by_products(
 
 
 def _moved_by_delta(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Narrow
+    x: Attention, tile: Tile, values: Tensors, by_delta: Tensor, narrow: Narrow
 ) -> dict[str, Tensor]:
     """What an error of delta, and then the rounding of dS, moves."""
     q, k, _, _ = x.tensors(tile)
@@ -212,7 +219,7 @@ class WholeIntermediates:
         self.exact = True
         """Whether that is so of all tiles."""
 
-    def add(self, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget | None) -> None:
+    def add(self, tile: Tile, values: Tensors, budget: TileBudget | None) -> None:
         """Adds one tile; without a budget where none are bounded."""
         add_tile(self.x, self.values, tile, values)
         if budget is not None:
@@ -263,7 +270,7 @@ class Recovery:
     """What was read so; what the target exposes itself is not."""
 
     def widened(
-        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
+        self, x: Attention, tile: Tile, values: Tensors, budget: TileBudget, precision: Precision
     ) -> TileBudget:  # fmt: skip
         """A tile's budget with what the reading adds to P, dS, delta and dP."""
         rows, valid = dict(budget.rows), values["valid"]
@@ -289,9 +296,7 @@ class Recovery:
         return replace(budget, rows=rows, unmasked_dp=unmasked_dp)
 
 
-def quotient_error(
-    values: Mapping[str, Tensor], rows: Mapping[str, Tensor], slope: Tensor | float
-) -> Tensor:
+def quotient_error(values: Tensors, rows: Tensors, slope: Tensor | float) -> Tensor:
     """The error of dS / (P * slope); infinite where P is not known to be above 0."""
     spread = (values["dP"] - values["delta"][..., None]).abs()
     least = values["P"] - rows["P"]

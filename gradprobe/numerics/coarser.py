@@ -8,7 +8,7 @@ that the contract's sum does not explain. What neither explains is judged by err
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,7 +21,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace
 from .compare import Comparison, Evaluate, tile_size
-from .declared_precision import CoarserArithmetic, growth_of
+from .declared_precision import CoarserArithmetic, Tensors, growth_of
 from .finding import Finding, Judgement
 
 HeadIndex = tuple[int, int]
@@ -107,7 +107,7 @@ def _evaluation_of(x: Attention, operand: Operand) -> Evaluate | None:
 
 
 def _by_operand(
-    rounded: Attention, in_forward: bool, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+    rounded: Attention, in_forward: bool, x: Attention, tile: Tile, given: Tensors | None
 ) -> dict[str, Tensor]:  # fmt: skip
     if in_forward:
         return evaluate(rounded, tile, given)
@@ -119,7 +119,7 @@ def _by_operand(
 
 
 def _by_each(
-    by_queries: Evaluate, by_keys: Evaluate, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+    by_queries: Evaluate, by_keys: Evaluate, x: Attention, tile: Tile, given: Tensors | None
 ) -> dict[str, Tensor]:  # fmt: skip
     # Of a black box, P is read from dV and dS from dQ.
     values = by_queries(x, tile, given)
@@ -143,7 +143,7 @@ def _is_worth_trying(case: Case, x: Attention, evaluation: Evaluate, trace: Trac
     heads, rows = tile_size(case)
     tile = Tile(0, slice(0, heads), slice(0, rows))
 
-    def error(values: Mapping[str, Tensor]) -> float:
+    def error(values: Tensors) -> float:
         total = 0.0
         for name in trace.values.keys() & {"P", "dS", "dQ"}:
             came = trace.values[name][0, tile.heads, tile.rows].double()

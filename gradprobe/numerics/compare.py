@@ -21,7 +21,7 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.run import Trace, expected_shapes
 from .budget import Recovery, TileBudget, WholeIntermediates, rounding_shift, tile_budget
-from .declared_precision import Precision, ordinary, output_rounding, stored
+from .declared_precision import Precision, Tensors, ordinary, output_rounding, stored
 from .finding import Finding, Judgement
 
 # What other intermediates are made of.
@@ -30,7 +30,7 @@ PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # at so few: there rows of one head make four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
 LONG = 1 << 14
-Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
+Evaluate = Callable[[Attention, Tile, Tensors | None], dict[str, Tensor]]
 """The form of `reference.evaluate`."""
 
 
@@ -45,16 +45,16 @@ class Comparison:
     precision: Precision
     undecided: int
     """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
-    expected: Mapping[str, Tensor]
+    expected: Tensors
     """The reference's values of what grows linearly with length (all but P, dP and dS)."""
-    bounds: Mapping[str, Tensor]
+    bounds: Tensors
     """The allowed errors of the same."""
     recovery: Recovery | None = None
     reading: Mapping[str, float] = field(default_factory=dict)
     """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
     evaluate: Evaluate = field(default=evaluate)
     """The reference, or a coarser arithmetic that the target proved to have."""
-    replaced: Mapping[str, Tensor] = field(default_factory=dict)
+    replaced: Tensors = field(default_factory=dict)
     """The values of a user's own reference."""
     by_block: Callable[[int, int], Comparison] | None = None
     """Compares the block of a batch and a key head alone, of a large run, whose `expected` and `bounds` are made where
@@ -74,7 +74,7 @@ class Comparison:
         return all(finding.mismatched == 0 for finding in self.findings.values())
 
 
-def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
+def attention_of(case: Case, values: Tensors) -> Attention:
     """The reference's problem for the values of a run, in float64 on their device."""
     tensors: dict[str, Any] = {
         name: value.double() if value.is_floating_point() else value
@@ -143,9 +143,9 @@ class _Pass:
 
     case: Case
     x: Attention
-    came: Mapping[str, Tensor]
+    came: Tensors
     precision: Precision
-    replaced: Mapping[str, Tensor]
+    replaced: Tensors
     recovery: Recovery | None
     evaluate: Evaluate
     blame: bool
@@ -216,7 +216,7 @@ class _Pass:
             self.findings[name].add(tile, judged, inherited)
 
     def _read(
-        self, recovery: Recovery, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget
+        self, recovery: Recovery, tile: Tile, values: Tensors, plain: TileBudget
     ) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
         budget = recovery.widened(self.x, tile, values, plain, self.precision)
@@ -245,7 +245,7 @@ class _Parents:
     """What the target's own parents imply for a tile, and the errors allowed to that."""
 
     def __init__(
-        self, of: _Pass, tile: Tile, values: Mapping[str, Tensor], shift: Mapping[str, Tensor] | None
+        self, of: _Pass, tile: Tile, values: Tensors, shift: Tensors | None
     ) -> None:  # fmt: skip
         self.of, self.tile, self.values, self.shift = of, tile, values, shift
         given = of.came.keys() & {*PARENTS}
@@ -253,7 +253,7 @@ class _Parents:
         self.implied = of.evaluate(of.x, tile, self.given)
         self.budget = self._allowed(self.implied | self.given)
 
-    def _allowed(self, values: Mapping[str, Tensor]) -> TileBudget:
+    def _allowed(self, values: Tensors) -> TileBudget:
         of = self.of
         return allowed_on(of.x, self.tile, values, of.precision, of.recovery, self.shift)
 
@@ -288,9 +288,7 @@ def part_of(whole: Tensor, name: str, tile: Tile) -> Tensor:
     return rows[..., tile.keys] if name in MATRICES else rows
 
 
-def with_replaced(
-    values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile
-) -> dict[str, Tensor]:
+def with_replaced(values: dict[str, Tensor], replaced: Tensors, tile: Tile) -> dict[str, Tensor]:
     """The reference's values of a tile, where another reference has values those."""
     others = {name: replaced[name] for name in BY_ROW if name in replaced}
     return values | {name: part_of(of, name, tile).double() for name, of in others.items()}
@@ -299,10 +297,10 @@ def with_replaced(
 def allowed_on(
     x: Attention,
     tile: Tile,
-    values: Mapping[str, Tensor],
+    values: Tensors,
     precision: Precision,
     recovery: Recovery | None = None,
-    shift: Mapping[str, Tensor] | None = None,
+    shift: Tensors | None = None,
 ) -> TileBudget:
     """The errors allowed on a tile, with what recovering intermediates adds to them.
 
@@ -315,7 +313,7 @@ def allowed_on(
 
 
 def judge(
-    actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str, *, poisoned: bool = False
+    actual: Tensor, values: Tensors, budget: TileBudget, name: str, *, poisoned: bool = False
 ) -> Judgement:  # fmt: skip
     """One intermediate on one tile; `poisoned` as in `_within`."""
     about = {"exact": budget.exact, "poisoned": poisoned}
@@ -332,7 +330,7 @@ def judge(
     return of
 
 
-def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
+def _other_delta(x: Attention, tile: Tile, values: Tensors) -> Tensor:
     """delta by the formula that the reference does not use: the two differ once P, dP or O is wrong."""
     if x.tau is None:
         return (values["P"] * values["dP"]).sum(-1)

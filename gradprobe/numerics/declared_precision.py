@@ -41,6 +41,8 @@ truncates, and a product of two lacks the least of their products."""
 ROUNDED = ("S", "P", "dP", "dS")
 """What kernels round to 16 bits beside the operands of their second dots."""
 
+Tensors = Mapping[str, Tensor]
+"""By name of an intermediate or an input."""
 Narrow = Callable[[Tensor], Tensor]
 """Rounds to fewer bits."""
 
@@ -203,7 +205,7 @@ def truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
     )
 
 
-def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
+def of_dtypes(trace: Trace, values: Tensors) -> Iterator[MemoryFinding]:
     """Results whose dtype cannot hold their numbers."""
     for name, tensor in trace.values.items():
         row = lookup(name)

@@ -17,6 +17,7 @@ from ..model.number import listed
 from ..runtime.run import Trace
 from .budget import RECOVERABLE, quotient_error, slope_of
 from .compare import allowed_on, promoted
+from .declared_precision import Tensors
 from .evidence import BlackBoxEvidence, MeasuredRun
 from .finding import Finding, RisingErrors
 from .locate import locate
@@ -38,14 +39,14 @@ class Examiner:
     """A black box under one layout: how it is run and judged, and what its ordinary run gave."""
 
     case: Case
-    values: Mapping[str, Tensor]
+    values: Tensors
     assigned: Assigned
-    run: Callable[[Assigned, Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
+    run: Callable[[Assigned, Case, Tensors, Tensors], Trace]
     """Runs the target, given a layout and what an `Answer` is given."""
     measure: Measure
     own: MeasuredRun
     """The ordinary run."""
-    tensors: Callable[[], Mapping[str, Tensor]]
+    tensors: Callable[[], Tensors]
     """Gives its inputs as they lay in memory."""
 
     @cached_property

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,6 +31,7 @@ from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace, expected_shapes
 from .budget import RECOVERABLE, Recovery, slope_of
 from .compare import attention_of, tiles_of
+from .declared_precision import Tensors
 from .range import out_of_range
 
 # Every so many keys have no value of their own.
@@ -44,7 +45,7 @@ MOST_SCORES = CALL_SCORES
 SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
 QUOTIENTS = ("dP", "delta")
 """What is read off P and dS."""
-Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
+Answer = Callable[[Case, Tensors, Tensors], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
 
 
@@ -116,9 +117,7 @@ def _shown_rows(
     return (first + slots // case.seqlen_q, slots % case.seqlen_q), of
 
 
-def problem(
-    case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int
-) -> dict[str, Tensor]:
+def problem(case: Case, plan: ProbePlan, values: Tensors, index: int) -> dict[str, Tensor]:
     """The inputs of one probe, in the shapes of the case's own; tau is 0, so that PE = P."""
     zeroed = [name for name in ("q", "k", "v", "do", "tau") if name in values]
     made = dict(values) | {name: torch.zeros_like(values[name]) for name in zeroed}
@@ -138,7 +137,7 @@ def problem(
 
 
 def _read_probe(
-    case: Case, plan: ProbePlan, index: int, came: Mapping[str, Tensor], into: Mapping[str, Tensor]
+    case: Case, plan: ProbePlan, index: int, came: Tensors, into: Tensors
 ) -> None:  # fmt: skip
     """Writes what one probe's dQ, dK and dV show of dS, dS and P, each [B, H, M, N], by the gradient."""
     for name, shown in into.items():
@@ -153,7 +152,7 @@ def _read_probe(
             shown[:, heads, rows] = divided[..., dims].mT
 
 
-def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def end_to_end(case: Case, problems: Sequence[Tensors]) -> dict[str, Tensor]:
     """Several probes as one: end to end along the batch, where an input has one."""
     joined = dict(problems[0])
     for name in joined if len(problems) > 1 else ():
@@ -168,11 +167,11 @@ class RecoveredValues:
 
     case: Case
     plan: ProbePlan
-    values: Mapping[str, Tensor]
+    values: Tensors
     """The inputs of the first probe, which stand for all: they are one problem."""
     trace: Trace
     """The first probe's own results, with P, dP, delta and dS recovered."""
-    by: Mapping[str, Tensor]
+    by: Tensors
     """[B, H, M, N] P as dV shows it, dS as dQ and as dK show it, by the gradient."""
     recovery: Recovery
 
@@ -193,7 +192,7 @@ class RecoveredValues:
         kept = [at for at in self.trace.values if at not in names or not self.is_read(at)]
         return replace(self, trace=self._traced({at: self.trace.values[at] for at in kept}, ""))
 
-    def with_matrices(self, found: Mapping[str, Tensor]) -> RecoveredValues:
+    def with_matrices(self, found: Tensors) -> RecoveredValues:
         """With other P or dS, and with delta and dP derived from them; exposed intermediates stay."""
         known = self.trace.values
         exposed = {name: value for name, value in known.items() if not self.is_read(name)}
@@ -209,7 +208,7 @@ class RecoveredValues:
         sums = {name: value for name, value in alone.values.items() if name in SUMS}
         return replace(self, trace=self._traced({**sums, **self.trace.values}, "exported"))
 
-    def _traced(self, values: Mapping[str, Tensor], source: str) -> Trace:
+    def _traced(self, values: Tensors, source: str) -> Trace:
         """Values in dataflow order; those that are new have a source."""
         order = [name for name in expected_shapes(self.case) if name in values]
         sources = {name: self.trace.sources.get(name, source) for name in order}
@@ -235,7 +234,7 @@ class RecoveredValues:
         return {"delta": delta, "dP": dp}, zero_key
 
 
-def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
+def obstacle(case: Case, values: Tensors) -> str:
     """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
     if case.scale == 0:
         return "at scale 0 nothing of dS reaches dQ and dK"
@@ -249,7 +248,7 @@ def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
 
 
 def recover(
-    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
+    case: Case, values: Tensors, answer: Answer, *, one_by_one: bool = False, with_p: bool = True
 ) -> RecoveredValues:  # fmt: skip
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
@@ -273,7 +272,7 @@ def recover(
 
 
 def _recover(
-    case: Case, values: Mapping[str, Tensor], answer: Answer, layout: ProbePlan, at_once: int
+    case: Case, values: Tensors, answer: Answer, layout: ProbePlan, at_once: int
 ) -> RecoveredValues:
     shape, results, shown = expected_shapes(case)["P"], dict[str, Tensor](), dict[str, Tensor]()
     for start in range(0, layout.count, at_once):
@@ -302,6 +301,6 @@ def _recover(
     return recovered.with_matrices({MATRIX_OF[name]: shown[name] for name in reversed(shown)})
 
 
-def _coarsest(results: Mapping[str, Tensor], *names: str) -> torch.dtype:
+def _coarsest(results: Tensors, *names: str) -> torch.dtype:
     dtypes = [results[name].dtype for name in names if name in results]
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)

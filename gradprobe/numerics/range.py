@@ -14,7 +14,7 @@ from ..reference.problem import kept_share
 from .bounds import UNBOUNDED, score_errors
 from .budget import tile_budget
 from .compare import attention_of, tiles_of
-from .declared_precision import U32, Precision, precision_of
+from .declared_precision import U32, Precision, Tensors, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
 # What float16 kernels hold in float16 on the way, rather than only give.
@@ -23,7 +23,7 @@ _LOG2E = 1 / math.log(2)
 _ERROR = "the error of S"
 
 
-def out_of_range(case: Case, values: Mapping[str, Tensor]) -> str:
+def out_of_range(case: Case, values: Tensors) -> str:
     """What right arithmetic holds beyond its range, in words; "" where all stays inside.
 
     Results alone may lie beyond the range of their own dtype: there an infinity is right.
@@ -34,7 +34,7 @@ def out_of_range(case: Case, values: Mapping[str, Tensor]) -> str:
     return _beyond(case, _largest_of(case, x, precision_of(case.dtype, case.dots or "ieee")))
 
 
-def refuse_out_of_range(case: Case, values: Mapping[str, Tensor]) -> None:
+def refuse_out_of_range(case: Case, values: Tensors) -> None:
     """Raises UsageFailure where a right kernel may give NaN on a case's values."""
     if beyond := out_of_range(case, values):
         largest = max(_largest(values[name]) for name in ("q", "k", "v", "do"))
@@ -62,7 +62,7 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
     return ""
 
 
-def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, float]:
+def _from_the_largest(case: Case, values: Tensors) -> dict[str, float]:
     """Upper bounds of all intermediates from the largest element of each input."""
     most = {name: _largest(value) for name, value in values.items() if value.is_floating_point()}
     q, k, v, do = (most[name] for name in ("q", "k", "v", "do"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ..reference.lazy import sum_by_distance
 from ..reference.softmax import distance, sink_weight
 from ..runtime.run import expected_shapes
 from .bounds import Chain
-from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
+from .declared_precision import TINY, U32, U_FUNCTION, Precision, Tensors, long_sum
 
 if TYPE_CHECKING:
     from .least import LowerBounds
@@ -36,21 +36,17 @@ def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
     return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
 
 
-def _by_position(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor
-) -> Tensor:
+def _by_position(x: Attention, tile: Tile, values: Tensors, matrix: Tensor) -> Tensor:
     """[h] a matrix [h, m, N] summed as dTau sums dP."""
     return (matrix / (x.positions(tile)[0] + 1)).sum((-2, -1))
 
 
-def _by_sink(x: Attention, tile: Tile, values: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+def _by_sink(x: Attention, tile: Tile, values: Tensors, rows: Tensor) -> Tensor:
     """[h] numbers of rows [h, m] summed as dSink sums delta."""
     return -(sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
 
 
-def _by_distance(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor
-) -> Tensor:
+def _by_distance(x: Attention, tile: Tile, values: Tensors, matrix: Tensor) -> Tensor:
     """[h] a matrix [h, m, N] summed as dAlibi sums dT."""
     return -(distance(x, tile) * matrix).sum((-2, -1))
 
@@ -93,7 +89,7 @@ def _dtau(chain: Chain) -> Error:
 
 
 def _sink_error(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], e_lse: Tensor, e_delta: Tensor, addends: int
+    x: Attention, tile: Tile, values: Tensors, e_lse: Tensor, e_delta: Tensor, addends: int
 ) -> Error:  # fmt: skip
     """-sum of w * delta, with w = exp(sink - LSE), which errs by what LSE does [h, m] and as an exponential does.
 
@@ -203,7 +199,7 @@ class Total:
     needs: str
     """The input without which it does not exist."""
     of: str
-    summed: Callable[[Attention, Tile, Mapping[str, Tensor], Tensor], Tensor]
+    summed: Callable[[Attention, Tile, Tensors, Tensor], Tensor]
     """From that, or what it errs by, and the values on a tile, to the tile's share."""
     budget: Callable[[Chain], Error]
     """In the shape of the tile's share. A row's delta and LSE err for all its entries at once."""
@@ -220,9 +216,7 @@ TOTALS = {
 }
 
 
-def totals_of(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], given: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def totals_of(x: Attention, tile: Tile, values: Tensors, given: Tensors) -> dict[str, Tensor]:
     """By how much errors of dT, dP and delta move a tile's shares of the totals that a problem has."""
     return {
         name: one.summed(x, tile, values, given[one.of]).abs()
@@ -249,7 +243,7 @@ class Block:
         place = tuple(parts.get(letter, slice(None)) for letter in axes)
         return tensor[place] if axes else tensor
 
-    def inputs(self, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def inputs(self, case: Case, values: Tensors) -> dict[str, Tensor]:
         return {name: self.of(value, case.input_axes(name)) for name, value in values.items()}
 
     def case(self, case: Case) -> Case:
