@@ -213,6 +213,7 @@ def work(journal: Journal, jobs: Sequence[tuple[str, str]], given: argparse.Name
                 "GRADPROBE_WITHOUT": without,
                 "GRADPROBE_MECHANISMS": str(record),
                 "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": f"{ROOT}/benchmarks/doors{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             }
             programs.append(Program(command, {**os.environ, **environment}))
         for number, ran in enumerate(

@@ -1,7 +1,7 @@
-"""What finds, places, names or tries: the name of each, its door, and the files whose lines are its own.
+"""What finds, places, names or tries: the name of each, the file that asks for it, and the files that are its own.
 
-A door is the file in which `gradprobe.model.mechanisms` is asked whether a mechanism may work. Of a part of a file
-only the functions are counted; their file belongs to another row, or to the core.
+Of a part of a file only the functions are counted; their file belongs to another row, or to the core. The doors that
+shut them are in doors/sitecustomize.py.
 """
 
 from __future__ import annotations

@@ -9,27 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.model import mechanisms
-
 ROOT = Path(__file__).resolve().parent.parent
+PUT_ON = {"PYTHONPATH": f"{ROOT}/benchmarks/doors{os.pathsep}{ROOT}"}
 pytestmark = pytest.mark.skipif(
     not (ROOT / "benchmarks").is_dir(), reason="a checkout alone has the benchmarks"
 )
 
 
-def _table():
-    if not (ROOT / "benchmarks").is_dir():
+def _loaded(file):
+    path = ROOT / "benchmarks" / file
+    if not path.is_file():
         return None
-    spec = importlib.util.spec_from_file_location(
-        "mechanisms", ROOT / "benchmarks/mechanisms.py"
-    )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["mechanisms"] = module  # dataclasses look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-TABLE = _table()
+TABLE, DOORS = _loaded("mechanisms.py"), _loaded("doors/sitecustomize.py")
 NAMES = [one.name for one in TABLE.MECHANISMS] if TABLE else []
 
 
@@ -46,36 +44,31 @@ def test_every_file_belongs_to_one_mechanism_or_to_the_core():
     assert all(path.is_file() for path in owned)
 
 
-def test_every_door_asks_for_its_mechanism():
-    for one in TABLE.MECHANISMS:
-        text = (ROOT / "gradprobe" / f"{one.door}.py").read_text()
-        is_hypothesis = one.name.startswith("faults") and '"faults/' in text
-        assert f'"{one.name}"' in text or is_hypothesis, one.name
-
-
-def test_every_kind_of_hypothesis_is_in_the_table():
-    from gradprobe.faults.table import _KINDS
-
-    asked = {name for name, _ in _KINDS}
-    assert asked <= set(NAMES)
+def test_every_mechanism_has_doors_on_functions_that_are_there():
+    names = {name for _, _, name, _ in DOORS.DOORS} | {f"faults/{name}" for name in DOORS.KINDS}
+    assert names | {"faults"} == {*NAMES, "check"}
     assert len(NAMES) == len(set(NAMES))
+    on = "import gradprobe.{0}; assert hasattr(gradprobe.{0}.{1}, '__wrapped__')"
+    lines = [on.format(of, path) for of, path, *_ in DOORS.DOORS if path != "Memory.findings"]
+    lines.append("from gradprobe.faults import table; assert table._KINDS[0].__wrapped__")
+    env = os.environ | PUT_ON | {"GRADPROBE_WITHOUT": "all"}
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=env)
 
 
 def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path):
     record = tmp_path / "record"
-    monkeypatch.setattr(mechanisms, "_RECORD", str(record))
-
-    @mechanisms.door("quiet", lambda given: given)
-    def mended(given):
-        return [*given, 1]
-
+    monkeypatch.setattr(DOORS, "RECORD", str(record))
+    mended = DOORS.door("quiet", lambda given: given, lambda given: [*given, 1])
+    several = DOORS.door("several", DOORS.NO_LIST, lambda given: (each for each in given))
     assert mended([2]) == [2, 1]
-    assert mechanisms.gathered("several", iter, [3, 4]) == [3, 4]
+    assert several([3, 4]) == [3, 4]
+    assert several([]) == []
     lines = [line.split() for line in record.read_text().splitlines()]
-    assert [(name, spoke) for name, _, spoke in lines] == [("quiet", "1"), ("several", "1")]
-    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"quiet", "several"}))
+    spoke = [(name, spoke) for name, _, spoke in lines]
+    assert spoke == [("quiet", "1"), ("several", "1"), ("several", "0")]
+    monkeypatch.setattr(DOORS, "OFF", frozenset({"quiet", "several"}))
     assert mended([2]) == [2]
-    assert mechanisms.gathered("several", iter, [3]) == []
+    assert several([3]) == []
 
 
 @pytest.mark.parametrize("is_wrong", [True, False], ids=["wrong", "right"])
@@ -92,7 +85,7 @@ def test_a_check_without_it_comes_to_its_end(names, is_wrong, tmp_path):
     words = "check my_lazy.py:lazy_backward --batch 1 --heads 2 --seqlen 24 --head-dim 16 --json report --fix-budget 8"
     ran = subprocess.run(
         [sys.executable, "-m", "gradprobe", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env=os.environ | {"GRADPROBE_WITHOUT": ",".join(names)},
+        env=os.environ | PUT_ON | {"GRADPROBE_WITHOUT": ",".join(names)},
     )  # fmt: skip
     assert ran.returncode == int(is_wrong), ran.stdout + ran.stderr
     report = json.loads((tmp_path / "report").read_text())

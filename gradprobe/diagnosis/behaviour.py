@@ -13,7 +13,6 @@ from ..faults.hypothesis import Hypothesis, WrongRun
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
-from ..model.mechanisms import door
 from ..model.report import CONSISTENT, NAMED, Diagnosis
 from ..numerics.compare import allowed_on, compare, judge, tiles_of
 from ..numerics.declared_precision import precision_of
@@ -105,7 +104,6 @@ class FurtherRuns:
         return there / max(1, wrong)
 
 
-@door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
     """A race on a GPU, where nobody sees its accesses; or what the first call alone has wrong."""
     second = again.second
@@ -121,7 +119,6 @@ def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
     return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
 
 
-@door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
@@ -135,7 +132,6 @@ def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     return None
 
 
-@door("behaviour/right_without_dead_rows")
 def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
@@ -150,7 +146,6 @@ def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
 
-@door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
     """Right within the budget of the dots that were compiled, and finer ones were asked for."""
     experiment, measured = again.experiment, again.seen.measured

@@ -6,7 +6,6 @@ from operator import attrgetter
 
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
-from ..model.mechanisms import door, gathered
 from ..numerics.evidence import DataflowEvidence, LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
@@ -15,7 +14,6 @@ from .explainers.values import never_stored, nothing_summed, other_factors, pair
 from .follow import FollowedRun, followed_run
 
 
-@door("dataflow", lambda *args: DataflowEvidence())
 def seen_in_dataflow(
     experiment: Experiment,
     run: LayoutRun,
@@ -33,7 +31,7 @@ def seen_in_dataflow(
 
             visited = addresses.visited_run(experiment, run.assigned)
             if visited is not None:
-                found = gathered("dataflow/cuda", addresses.misread, visited, wrong)
+                found = addresses.misread(visited, wrong)
                 watched = DataflowEvidence(tuple(diagnoses_of(found, family)))
         elif (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
@@ -56,15 +54,15 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
 
 
 # Each alone explains a run, in this order.
-ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
+ALONE: tuple[Callable[[FollowedRun], Iterator[Suspect]], ...] = (
     # A tile that lies across disagrees in every index: it would be misread.
-    ("dataflow/misread", transposed),
+    transposed,
     # Of other elements everything is wrong, and each operation right.
-    ("dataflow/misread", lambda run: misread_in(run.flow)),
+    lambda run: misread_in(run.flow),
     # What is stored nowhere has no value that could be wrong.
-    ("dataflow/values", never_stored),
+    never_stored,
     # Gradients are made of O: what they show is its doing.
-    ("dataflow", _of_forward),
+    _of_forward,
 )
 _is_sure = attrgetter("is_sure")
 # Running maxima and sums are no more of a name than none: their steps are wrong together.
@@ -74,18 +72,18 @@ _UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))
 def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     """What goes wrong by itself on the way to the results that are wrong, the first first."""
     run, found = replace(run, wrong=tuple(wrong)), list[Suspect]()
-    for name, explain in ALONE:
-        found = found or gathered(name, explain, run)
+    for explain in ALONE:
+        found = found or [*explain(run)]
     if not found:
-        found = gathered("dataflow/values", wrong_values, run)
-        factors = gathered("dataflow/values", other_factors, run)
+        found = [*wrong_values(run)]
+        factors = [*other_factors(run)]
         found += filter(_is_sure, factors)
         is_sure = any(map(_is_sure, found))
         # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
-        for suspect in gathered("dataflow/values", pairs, run):
+        for suspect in pairs(run):
             found.append(replace(suspect, is_sure=not is_sure))
         if not any(map(_is_sure, found)):
-            found += gathered("dataflow/values", nothing_summed, run)
+            found += nothing_summed(run)
         found = found or factors
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda suspect: (not suspect.is_sure, suspect.name in _UNTOLD))

@@ -17,7 +17,6 @@ from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS, SUMMED_WITH, names
 from ..model.layout_run import MISMATCH, Element
-from ..model.mechanisms import door
 from ..model.number import listed
 from ..numerics.compare import compare, promoted
 from ..numerics.evidence import MeasuredRun, SeenRow
@@ -228,7 +227,6 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 # --- judged
 
 
-@door("dataflow/seen")
 def shown_in(case: Case, own: MeasuredRun, run: FollowedRun) -> MeasuredRun | None:
     """A run's results with its kernels' values; None where gradients are made of others."""
     return shown_with(case, own, kernel_values(run, case))

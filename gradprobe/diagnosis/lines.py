@@ -14,7 +14,6 @@ from ..faults.hypothesis import Hypothesis
 from ..frontends import source
 from ..model import memory_finding as memory
 from ..model.intermediates import is_named_after, lookup
-from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import CauseLine, Diagnosis
 from ..probing.experiment import Experiment
@@ -30,7 +29,7 @@ class Lines:
 
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where an address is made; else where the active kernels begin."""
-        found = gathered("lint", self._reading, of) if of.tensor else []
+        found = [*self._reading(of)] if of.tensor else []
         where = [*dict.fromkeys(map(attrgetter("where"), found))]
         if where:
             self.read.add(of.fault)

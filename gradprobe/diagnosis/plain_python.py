@@ -18,7 +18,6 @@ from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..frontends.python.traces import Event, followed
 from ..inputs.memory import Array
-from ..model.mechanisms import door
 from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
@@ -42,7 +41,6 @@ _AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
 _AXES |= {"LSE": "bhm", "delta": "bhm"} | _RESULTS
 
 
-@door("plain-python", lambda experiment, run, seen, found, named: [*found])
 def with_python_lines(
     experiment: Experiment,
     run: LayoutRun,

@@ -10,7 +10,6 @@ from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
-from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.runs import RunRecord, outcomes_of, records_of
@@ -24,7 +23,6 @@ _SPANS = (64, 128, 256)
 _COUNTS = ((2, 2), (1, 2), (1, 1))
 
 
-@door("smaller")
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:

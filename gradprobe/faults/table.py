@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ..model.case import Case
 from ..model.intermediates import GRADIENT_OF, names, reached, steps, title
-from ..model.mechanisms import gathered
 from ..model.number import listed
 from ..reference import Attention, Tile, tiles
 from . import fault_rows, index
@@ -215,21 +214,21 @@ def _measured(seen: WrongRun) -> Iterator[Hypothesis]:
             yield Hypothesis(f"factor/{step}", summary, {step: f"{step} * {factor!r}"})
 
 
-_KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
-    ("faults/python", partial(_of_rows, "PYTHON")),
-    ("faults/factors", _zeros),
-    ("faults/index", index.elsewhere),
-    ("faults/formulas", partial(_of_rows, "FORMULAS")),
-    ("faults/operands", partial(_of_rows, "OPERANDS")),
-    ("faults/factors", partial(_of_rows, "FACTORS")),
-    ("faults/factors", _measured),
-    ("faults/sums", partial(_of_rows, "SUMS")),
+_KINDS: tuple[Callable[[WrongRun], Iterable[Hypothesis]], ...] = (
+    partial(_of_rows, "PYTHON"),
+    _zeros,
+    index.elsewhere,
+    partial(_of_rows, "FORMULAS"),
+    partial(_of_rows, "OPERANDS"),
+    partial(_of_rows, "FACTORS"),
+    _measured,
+    partial(_of_rows, "SUMS"),
 )
 
 
 def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
     """What may have made a run wrong by itself; kernels compute anew what another exposes."""
-    for name, kind in _KINDS:
-        for found in gathered(name, kind, seen):
+    for kind in _KINDS:
+        for found in kind(seen):
             if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):
                 yield found

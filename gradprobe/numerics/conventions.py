@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.failures import InputsFailure, TargetFailure
-from ..model.mechanisms import door
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import MATRICES
 from ..runtime.run import Trace
@@ -192,7 +191,6 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
             )
 
 
-@door("misreading")
 def refuse_misreading(
     x: Attention, trace: Trace, comparison: Comparison, given: Container[str], target: str
 ) -> None:

@@ -11,7 +11,6 @@ from ..inputs.options import flags
 from ..model.assignment import in_words
 from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case
 from ..model.failures import Failure, Refusal, TargetFailure
-from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
 from ..numerics.finding import Finding
 from ..numerics.range import refuse_out_of_range
@@ -130,7 +129,6 @@ def refuses(failure: Failure | None) -> bool:
     return is_raised or isinstance(failure, Refusal)
 
 
-@door("fit")
 def fit(trial: Fit) -> Fit | None:
     """The changes with which the target runs and reads its tensors rightly, if any are needed and help.
 

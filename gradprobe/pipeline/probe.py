@@ -16,7 +16,6 @@ from ..inputs.versions import environment, triton_cache
 from ..model.allowance import Allowance, Client
 from ..model.case import LOG2
 from ..model.failures import Refusal, TargetFailure, own_faults
-from ..model.mechanisms import door
 from ..model.memory_finding import GUARD, OUTSIDE, UNWRITTEN
 from ..numerics.evidence import LayoutRun, ProbeResult
 from ..numerics.range import refuse_out_of_range
@@ -169,7 +168,6 @@ def reasons_with_edits(
     return replace(reasons, known=(*reasons.known, *faults))
 
 
-@door("length", lambda problem, first: "")
 def _right_at(problem: Problem, first: LayoutRun) -> str:
     """With which whole blocks the first layout is right, as options; "" with none."""
     if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:

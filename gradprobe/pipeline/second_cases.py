@@ -13,7 +13,6 @@ from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT, Client
 from ..model.case import Case, flag_of
 from ..model.failures import Failure, NoRoom, UsageFailure
-from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
 from ..numerics.evidence import ProbeResult
@@ -104,7 +103,6 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     return given if scores <= _MOST_SCORES else {}
 
 
-@door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(
     report: ProbeResult, problem: Problem, client: Client
 ) -> tuple[ProbeResult, Problem]:

@@ -9,7 +9,6 @@ from typing import Any
 from ..frontends import INTERPRETED
 from ..frontends.triton import architecture
 from ..frontends.triton.launches import KernelCall
-from ..model.mechanisms import is_on
 from ..model.report import CompileError
 from ..processes.forks import ParallelWork
 from .runs import RunRecord, outcomes_of
@@ -31,7 +30,7 @@ class Compilation(contextlib.ExitStack):
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
-        if sys.platform == "linux" and is_on("front-end"):
+        if sys.platform == "linux":
             calls = _calls(record)
             waiting = _unasked(calls, self._calls)
             self._calls |= calls
@@ -57,7 +56,7 @@ class Compilation(contextlib.ExitStack):
 def compiles(record: RunRecord) -> bool:
     """Whether the front end takes the launches; none is interpreted afterwards."""
     waiting = _unasked(_calls(record), {})
-    errors = _errors_of(waiting) if waiting and is_on("front-end") else []
+    errors = _errors_of(waiting) if waiting else []
     _keep(waiting, errors)
     return not any(errors)
 

@@ -13,7 +13,6 @@ from ..model.assignment import Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.layout_run import MISMATCH
-from ..model.mechanisms import door
 from ..numerics.budget import Recovery
 from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..numerics.look import Examiner, look_inside
@@ -27,7 +26,6 @@ from .runs import RunRecord
 _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows them"
 
 
-@door("one-hot", lambda experiment, records: records)
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout and the first that fails.
 

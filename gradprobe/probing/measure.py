@@ -13,7 +13,6 @@ from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
-from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.declared_precision import CoarserArithmetic, Precision, exactly, precision_of
@@ -136,7 +135,7 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
     if heads and found.comparison.matches:
         from ..numerics.evenness import evenness
 
-        found = replace(found, invariants=tuple(gathered("evenness", evenness, heads)))
+        found = replace(found, invariants=tuple(evenness(heads)))
     return found
 
 

@@ -18,7 +18,6 @@ from ..inputs.memory import UnwrittenElements
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
-from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
 from ..numerics.declared_precision import of_dtypes
 from ..runtime.run import Outcome, Trace, run_target
@@ -92,9 +91,8 @@ def observe(
         before.restore()
         outcome, watch, bands = run()
     breaches = guards.breaches() + (bands.breaches(outcome.storages) if bands else [])
-    memory = gathered("memory", iter, watch.findings) if watch else []
-    memory += gathered("memory/cuda", iter, outcome.findings)
-    memory += gathered("memory/bands", iter, map(attrgetter("finding"), breaches))
+    memory = [*watch.findings] if watch else []
+    memory += [*outcome.findings, *map(attrgetter("finding"), breaches)]
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
         changes = before.changes(case.input_axes)

@@ -20,7 +20,6 @@ from ..diagnosis.smaller import MOST_SCORES
 from ..diagnosis.why import Reasons
 from ..faults.hypothesis import WrongRun
 from ..model.failures import own_faults
-from ..model.mechanisms import door
 from ..model.number import LAMBDA, listed, plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun, Steps
@@ -234,7 +233,6 @@ def _worst_heads(seen: WrongRun, names: Sequence[str]) -> Tensor:
 _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 
 
-@door("ranks", lambda *args: _NOTHING)
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple[Reasons, Steps]:
     """Why runs went wrong. What goes wrong in here is told, and no verdict depends on it."""
     wrong = [one for one in runs if one.measured and not one.measured.comparison.matches]

@@ -46,8 +46,7 @@ def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [file for file in (PACKAGE / "faults").glob("*.py") if file.name != "fault_rows.py"]
     files += [PACKAGE / f"diagnosis/{one}.py" for one in ("behaviour", "why", "plain_python")]
-    texts = [re.sub(r'@door\(".*"\)|"faults/\w+"', "", file.read_text()) for file in files]
-    found = {word for text in texts for word in _WORD.findall(text)}
+    found = {word for file in files for word in _WORD.findall(file.read_text())}
     for file in ("sharded/ring_faults.py", "diagnosis/edits/tried.py"):
         found |= {*re.findall(r'f?"(ring|edit)/', (PACKAGE / file).read_text())}
     tables = ("FORMULAS", "OPERANDS", "FACTORS", "SUMS", "PYTHON")

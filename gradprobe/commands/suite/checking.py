@@ -20,7 +20,6 @@ from msgspec import structs
 from ...inputs.history import CheckRequest, digest_of
 from ...model.allowance import LAST_RESORT, Allowance, Client
 from ...model.layout_run import MISMATCH
-from ...model.mechanisms import note
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, is_edited
@@ -108,7 +107,6 @@ class Checker:
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             outcome = of_error(planned, error, heard, time.perf_counter() - start, stack)
-        note("check", time.process_time())
         return outcome.with_report(sources=self._sources(planned, outcome.report))
 
     def _sources(self, planned: PlannedCheck, report: Report) -> dict[str, str]:

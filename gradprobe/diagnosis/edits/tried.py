@@ -16,7 +16,6 @@ from ...frontends import source
 from ...frontends.triton import interpreting
 from ...model.allowance import Allowance
 from ...model.intermediates import is_named_after
-from ...model.mechanisms import door
 from ...model.number import listed, plural
 from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
@@ -40,7 +39,6 @@ _NEXT, _UNNAMED = 0.5, 3.0
 _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 
 
-@door("edits", lambda experiment, runs, reasons, allowance: reasons)
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:

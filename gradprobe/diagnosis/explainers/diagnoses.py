@@ -10,7 +10,6 @@ from operator import attrgetter
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import Site
 from ...model.intermediates import entered_by, parents_of, title
-from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, CauseLine, Diagnosis
 from ...source.lint import passed_of_others
 from ...source.syntax import SourceLine
@@ -158,7 +157,7 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     if kind == "masked":
         yield from noted(own.masks(line), "the mask")
     if is_access:
-        passed = gathered("lint", passed_of_others, file, kernel, suspect.name)
+        passed = passed_of_others(file, kernel, suspect.name)
         yield from noted(map(attrgetter("where.line"), passed), "passed here")
         yield from noted(() if entering else own.address(line), note)
     if kind == "unstored":

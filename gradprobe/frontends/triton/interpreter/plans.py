@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from ....model.mechanisms import is_on
-
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
 # The name of a method of the builder, its arguments, and what it made.
@@ -35,7 +33,7 @@ class Plans:
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
 
     def use(self) -> None:
-        if self.is_used or not is_on("plans"):
+        if self.is_used:
             return
         self.is_used = True
         initialize, check = _Tensor.__init__, self._semantic.binary_op_type_checking_impl
