@@ -97,6 +97,9 @@ REFUSED = [
     ("init adapter.txt", 2, ("init writes a Python file, got adapter.txt",)),
     ("sweep lazy --draw 3", 2, ("--draw is no option any more: gradprobe check TARGET --battery",)),
     ("baseline save", 2, ("baseline is no command any more: gradprobe check TARGET --baseline FILE",)),
+    ("compare a.json b.json", 2, ("compare is no command any more: gradprobe show OLD.json NEW.json",)),
+    ("contract", 2, ("contract is no command any more: gradprobe check TARGET --contract",)),
+    ("targets", 2, ("targets is no command any more: gradprobe init --list",)),
 ]  # fmt: skip
 
 
