@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def run() -> None:
-    """Runs the command. What Python does at an end takes a tenth of a second, in which a kill would belie the verdict.
-
-    Raises:
-        SystemExit: where a user looks into this process, and may have something to do at its end.
-    """
+    """Ends without Python's own clean-up, a tenth of a second in which a kill would belie the verdict."""
     try:
         main()
     except SystemExit as ended:
@@ -32,7 +28,7 @@ def run() -> None:
 
 
 def main() -> None:
-    """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
+    """Replaces report files of an earlier run before anything is imported that takes long."""
     words = sys.argv[1:]
     try:
         if any(word.startswith("-") for word in words):  # only an option names a file
@@ -51,12 +47,11 @@ def main() -> None:
 
 
 IMPORTED_EARLY = ("torch", "gradprobe.pipeline.probe")
-"""What every check needs, and its process can import before it is told of it."""
+"""What a check's process imports before it is told of the check."""
 _BEGUN = {"check", "diff", "fix", "strides"}
 
 
 def _begun_early(words: list[str]) -> Any:
-    """Where another core is free, the child imports torch while this process parses its words."""
     if not _BEGUN & set(words[:1]) or {"--help", "-h", "--no-isolate"} & set(words):
         return contextlib.nullcontext()
     from ..processes.process import begun_early

@@ -1,4 +1,4 @@
-"""`gradprobe check`: the main job, and what else is asked of one kernel by an option of its own."""
+"""`gradprobe check`, and what else is asked of one kernel by an option of its own."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Checks on the command line: shown and written as they come, and one exit code for all."""
+"""Checks on the command line: shown and written as they come, with one exit code."""
 
 import functools
 import os
@@ -33,7 +33,6 @@ SHOW = "gradprobe show"  # what shows the last check of this folder
 
 
 def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
-    """Makes a check, shows it, and writes every form that was asked for; its exit code."""
     made: list[CheckOutcome] = []
     try:
         with Progress(patience=0.0) as tick:
@@ -56,7 +55,7 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
 
 
 def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
-    """Checks another target, then this one beside it; the exit code. UsageFailure as `report_beside`."""
+    """Checks another target, then this one beside it. Raises UsageFailure."""
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         kept = os.path.join(folder, "given.pt")
         with Progress() as tick:
@@ -78,7 +77,7 @@ def tell_report(
 def tell_interrupted(
     tick: Progress, done: int, of: int, things: str, shown: Callable[[], object] | None
 ) -> None:
-    """On Ctrl-C says and shows what was done; `shown` is None where stdout is a document's."""
+    """`shown` is None where stdout is a document's."""
     if done and shown:
         head = f"INTERRUPTED  {done} of {of} {things} were tried; of these:\n"
         tick.over(lambda: write_stdout(head))
@@ -113,9 +112,9 @@ _BETWEEN = 1.0  # seconds between two versions of the files
 
 
 def check_several(runner: Runner, forms: Forms) -> int:
-    """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
+    """Shows a table of checks and the simplest failing one in full.
 
-    Every file is written before the first check, which is not made where it cannot be, and again meanwhile.
+    Files are written before the first check, which is not made where they cannot be, and meanwhile.
     """
     start, written, stopped = time.perf_counter(), 0.0, None
     if runner.plan.checks and (code := forms.write_so_far(runner.so_far)):

@@ -33,8 +33,6 @@ LINE = "gradprobe.line"  # where the parser keeps the command line, as it was ty
 
 @dataclass(frozen=True)
 class Call:
-    """A target and its case, how it is run, and what is written of it."""
-
     line: str
     target: str | None  # as it was named; None where it was not
     request: CheckRequest
@@ -51,7 +49,6 @@ class Call:
         return rows.BUILT_IN if self.target is None else ""
 
     def of(self, request: CheckRequest) -> Call:
-        """The same of another target or case. Raises UsageFailure, as `refuse_wrong_words`."""
         refuse_wrong_words(request)
         return replace(self, request=request)
 
@@ -71,7 +68,6 @@ class Call:
         return self.of(CheckRequest(before.target, family, reference, options)), True
 
     def settings(self) -> Settings:
-        """Those of this folder, which is told. UsageFailure, also of a misspelt table."""
         settings = settings_of(Path.cwd())
         if settings.place:
             note(f"[tool.gradprobe] of {settings.place} is in force")
@@ -116,7 +112,6 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
 
 
 def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
-    """As asked for, else one a core, or one where they would share a GPU. Raises UsageFailure."""
     if given is not None and given < 1:
         raise UsageFailure(f"--workers must be at least 1, got {given}")
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
@@ -124,9 +119,9 @@ def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Command:
-    """`@Command("target isolate")` makes a command of a function of a Call and own options, which gives the exit code.
+    """`@Command("target isolate")` makes a command of a function of a Call and own options.
 
-    What the function raises becomes a message on stderr, an error report in each form asked for, and the exit code.
+    What it raises becomes a message, an error report in each form, and the exit code.
     """
 
     names: str = ""  # the rows of `option_rows.SHARED` that it takes, and "target"
@@ -134,11 +129,8 @@ class Command:
     takes_file: bool = False
     has_case: bool = True
     several: bool = False
-    """Whether each of them may be given several times; the options are lists then, and not looked at."""
     is_run: bool = True
-    """Whether a kernel is run, which needs versions that gradprobe is tested with."""
     forms: Sequence[str] | None = None
-    """Flags of the forms that it writes, where `FILES` does not say so."""
 
     def __call__(self, body: Callable[..., int]) -> Callable[..., None]:
         flags = FILES.get(body.__name__, ()) if self.forms is None else self.forms

@@ -1,4 +1,4 @@
-"""What goes on from the last check, or a saved one: `gradprobe diff`, `fix`, `shrink` and `show`."""
+"""What goes on from the last check, or a saved one: `diff`, `fix`, `shrink` and `show`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def fix(
 ) -> int:
     """Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.
 
-    Without TARGET the last check in this folder is meant, and its report where that holds an edit; without any, nothing
-    is. The file is written with --apply alone.
+    Without TARGET the last check in this folder is meant. The file is written with --apply alone.
     """
     call, repeated = call.as_last()
     if call.target is None and not repeated:
@@ -212,13 +211,10 @@ def show(
     file: Annotated[str | None, argument("FILE", _FILE)] = None,
     newer: Annotated[str | None, argument("NEW", _NEW)] = None,
 ) -> int:
-    """Show a saved report in any form, without running anything: made on one machine, read on any.
+    """Show a saved report in any form, without running anything. The exit code is the run's.
 
-    Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
-    exit code is the run's.
-
-    Of two reports it says what changed, in JSON too, and exits with 1 where something is worse: a
-    verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
+    Of two reports it says what changed, and exits with 1 where something is worse: a verdict, a head that became wrong,
+    a cause that came, or an error beyond its budget that grew twofold.
     """
     kept = last.last_report() if file is None else None
     if file is None and kept is None:

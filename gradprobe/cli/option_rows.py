@@ -1,4 +1,4 @@
-"""The options that several commands share, a row each, and the help that leaves out what is seldom typed."""
+"""The options that several commands share, and the help that leaves out what is seldom typed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -13,7 +13,6 @@ from ..render.files import FORMS
 FIX_BUDGET, SHRINK_BUDGET = 40, 60
 DEFAULT = "lazy"
 BUILT_IN = f"the built-in {DEFAULT} kernel, since no target was given"
-"""What is checked where no target is named."""
 _ALL = "gradprobe.help_all"
 
 
@@ -75,11 +74,9 @@ TYPED = frozenset(
         "contract", "reference", "timeout", "fast", "at", "resume", "apply", "help", "help_all",
     )
 )  # fmt: skip
-"""The options that people type: the sizes of a case, what it is made of, and what becomes of its report."""
 
 
 def case_rows(*, several: bool) -> dict[str, Row]:
-    """Every case option, and what each command that runs a case takes besides; `several` values each, if it may be."""
     rows = dict(_OF_A_CASE)
     for row in OPTIONS:
         flags = f"{row.flag}/--no-{row.flag[2:]}" if row.kind is bool else row.flag
@@ -102,7 +99,6 @@ def form_rows(flags: Sequence[str]) -> dict[str, Row]:
 
 
 def with_word(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which --battery stands without one, as the parser takes them."""
     own = words[: words.index("--")] if "--" in words else words
     found = list(words)
     for at, word in enumerate(own):
@@ -112,7 +108,7 @@ def with_word(words: Sequence[str]) -> list[str]:
 
 
 class ShortHelp(TyperCommand):
-    """A command whose help leaves out what is seldom typed, where it has --help-all."""
+    """Leaves out what is seldom typed, where there is --help-all."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_word(args))

@@ -1,4 +1,4 @@
-"""A command in a process of its own: it shows and writes as in this one, and a target that ends it ends no more."""
+"""A command in a process of its own, so that a target that ends it ends no more."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ T = TypeVar("T")
 
 
 def apart(call: Call, body: Callable[..., T], *arguments: Any) -> T:
-    """What a function of a module returns, in a process of its own unless --no-isolate is given.
-
-    Raises the Failure that it raised there, or of how the target ended it.
-    """
+    """What a function returns, in a process of its own unless --no-isolate is given. Raises its Failure."""
     if not call.isolate:
         return body(*arguments)
     factory, items = f"{__name__}:ProcessBody", [(body, arguments)]
@@ -56,8 +53,6 @@ def apart(call: Call, body: Callable[..., T], *arguments: Any) -> T:
 
 
 class ProcessBody:
-    """The other end: `ProcessBody(look)((body, arguments))` gives what the body returns, and tells of stdout."""
-
     def __init__(self, on: Terminal) -> None:
         os.environ["COLUMNS"] = str(on.columns)
         if on.rows is not None:

@@ -1,4 +1,4 @@
-"""`gradprobe strides`, `sweep` and `mutate`: every layout of a case, many cases, and many faults for a gate to find."""
+"""`gradprobe strides`, `sweep` and `mutate`: many layouts, cases or faults."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def strides(
 ) -> int:
     """Run a kernel with every tensor in every layout, and say which it gets wrong.
 
-    Each run is held against the reference. Without a target, those are tried that pyproject.toml names under
-    tool.gradprobe.
+    Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
     for name in call.request.options:
         if name in _REFUSED:
@@ -124,7 +123,7 @@ def sweep(
     """Check many cases, several at a time, the cheapest first.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
-    cases. A sweep that was killed goes on with --resume. Of cases that nobody names, check --battery makes some.
+    cases. A sweep that was killed goes on with --resume.
     """
     request = call.request
     for name, words in request.options.items():
@@ -154,7 +153,6 @@ def sweep(
 
 
 def _asked(call: Call, settings: Settings) -> SweepRequest:
-    """What the command line asks for. UsageFailure where that is no more than a check."""
     fixed, varied = dict[str, Any](), dict[str, list[Any]]()
     for name, words in call.request.options.items():
         values = list(dict.fromkeys(words))
@@ -191,7 +189,7 @@ def mutate(
     """Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.
 
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
-    never written: the gate's processes load a copy in its place.
+    never written.
     """
     from ..commands import mutants
 

@@ -1,4 +1,4 @@
-"""What a command writes: its report in each form that was asked for, its failures, and the exit code."""
+"""What a command writes: its report in each form, and its failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def show_document(json_file: str | None, document: dict[str, Any], lines: list[Text]) -> None:
-    """Writes a document where a file was asked for, and shows lines where stdout is not its own."""
     dump(json_file, document)
     if json_file != "-":
         show(lines)
@@ -30,7 +29,7 @@ def show_document(json_file: str | None, document: dict[str, Any], lines: list[T
 @dataclass(frozen=True)
 class Forms:
     files: Mapping[str, str] = field(default_factory=dict)
-    """The name of a file, or - for stdout, by the option of its form."""
+    """By the option of its form; - for stdout."""
     details: bool = False  # whether stdout shows all of a report
 
     @property
@@ -38,7 +37,6 @@ class Forms:
         return self.files.get("--json")
 
     def show(self, report: Report, rest: str = "") -> None:
-        """Shows a report, unless stdout is a document's; `rest` is the command that shows all of it."""
         from ..render.screen import rendered
 
         if not self.on_stdout:
@@ -47,11 +45,9 @@ class Forms:
 
     @property
     def on_stdout(self) -> bool:
-        """Whether stdout is a document's, so that nothing else may stand there."""
         return "-" in self.files.values()
 
     def refuse_one_file_twice(self) -> None:
-        """Raises UsageFailure where two forms go to one place."""
         seen: dict[str, str] = {}
         for flag, file in self.files.items():
             other = seen.setdefault(_place(file), flag)
@@ -61,16 +57,16 @@ class Forms:
                 raise UsageFailure(words, "give each a file of its own")
 
     def write_so_far(self, several: Reports) -> int:
-        """Writes what came into every file that may be written again, where none is right yet; 2 where it cannot."""
+        """Writes what came into files that may be written again; 2 where one cannot."""
         files = self.files.items()
         again = {flag: file for flag, file in files if file != STDERR and keeps_changing(file)}
         return Forms(again).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
-        """Writes every form; the exit code, which is 2 in place of 0 where one cannot be written.
+        """The exit code, which is 2 in place of 0 where a form cannot be written.
 
         Args:
-            code: what the checks came to; None as long as more of them are to come.
+            code: of the checks; None while more are to come.
             said: a message that is on stderr already.
         """
         if not self.files:
@@ -119,6 +115,6 @@ def _summarize(several: Reports) -> UsageFailure | None:
 
 
 def write_failure(forms: Forms, failure: Failure, line: str, target: str = "") -> int:
-    """Writes a failure that is on stderr already in each form; `line` is the command line as typed. The exit code."""
+    """Writes a failure that is on stderr already in each form; `line` is the command as typed."""
     made = Reports(reports=(failed_report(failure, line, target),))
     return forms.write(made, failure.exit_code, said=str(failure))

@@ -1,4 +1,4 @@
-"""The `gradprobe` command: its name, version and completion, and its commands, each imported when it is called."""
+"""The `gradprobe` command and its commands, each imported when it is called."""
 
 import functools
 import gc
@@ -27,7 +27,6 @@ COMMANDS = (
     *("check", "watch", "audit", "diff", "fix", "shrink", "strides", "lint", "sweep", "mutate"),
     *("run", "show", "doctor", "init", "explain"),
 )
-"""Each is a function of its own name in NAME_command.py, or where `_PLACES` says."""
 _PLACES = {
     **dict.fromkeys(("audit", "doctor", "explain", "init", "lint", "run"), "single_commands"),
     **dict.fromkeys(("diff", "fix", "show", "shrink"), "last_check_commands"),
@@ -66,7 +65,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 
 class Commands(TyperGroup):
-    """Every command, none of them imported. What the parser refuses is written in each form asked for too."""
+    """What the parser refuses is written in each form asked for too."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -1,4 +1,4 @@
-"""Commands of one question: `audit`, `doctor`, `explain`, `lint`, `run` and `init`."""
+"""`gradprobe audit`, `doctor`, `explain`, `lint`, `run` and `init`."""
 
 import inspect
 import shlex
@@ -40,8 +40,7 @@ _ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
 def audit(call: Call) -> int:
     """Judge a reference of your own, and name its first wrong formula with its line.
 
-    It is called as its parameters' names say, in torch or numpy, for one head or many, with and without a causal mask,
-    and judged by the built-in formulas. A wrong one exits with 1.
+    It is called as its parameters' names say, in torch or numpy. A wrong one exits with 1.
     """
     from ..commands.audit_request import audited
 
@@ -124,8 +123,7 @@ def run(
 ) -> int:
     """Run a program with its attention function watched, and check that with the program's real inputs and dO.
 
-    The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
-    and checked as they lay in memory.
+    The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once.
     """
     if watch is None:
         raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
@@ -160,7 +158,7 @@ def init(
 ) -> int:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.
 
-    With --list nothing is written: it says what each built-in target takes and exposes, and why one cannot run here.
+    With --list nothing is written: it says what each built-in target takes and exposes.
     """
     given = {"ci": ci, "family": family, "target": target, "json": json_file, "force": force}
     what, taken = "an adapter", "family force"

@@ -1,4 +1,4 @@
-"""`gradprobe watch`: the check once more at each save, in a process that has imported torch meanwhile."""
+"""`gradprobe watch`: the check once more at each save."""
 
 import contextlib
 import linecache
@@ -41,7 +41,7 @@ Stamps = dict[str, int]  # when each file was written; 0 of one that is missing
 def watch(call: Call) -> int:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 
-    Torch is imported between saves. How the first layout stands is told before the rest. Ctrl-C ends it.
+    How the first layout stands is told before the rest. Ctrl-C ends it.
     """
     settings = call.settings()
     planned = PlannedCheck("", settings.over(call.request), chosen=call.chosen)
@@ -82,11 +82,10 @@ class _Watch:
             note(f"{time.strftime('%H:%M:%S')} {listed_files(saved_files)} saved")
 
     def _stamps(self) -> Stamps:
-        """Of what the last check imported; where nothing was, of every source beside the target and the reference."""
         return {file: saved_at(file) for file in sorted(self._imported or beside(self._planned))}
 
     def _saved(self, before: Stamps) -> list[str]:
-        """The files that are saved next, once nobody writes any more: an editor may save in several steps."""
+        """Once nobody writes any more: an editor may save in several steps."""
         while not (changed := changed_since(before, now := self._stamps())):
             time.sleep(_LOOK)
         until, last_look = time.monotonic() + _MISSING, Stamps()
@@ -140,7 +139,6 @@ def saved_at(path: str) -> int:
 
 
 def beside(planned: PlannedCheck) -> set[str]:
-    """The sources in the folders of the target and the reference, as far as their words say."""
     words = (planned.request.target, planned.request.reference or "")
     places = [place for place in map(_file, words) if place]
     found = set[str]()
@@ -167,6 +165,5 @@ def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
 
 
 def listed_files(paths: Sequence[str]) -> str:
-    """`my_lazy.py and 2 more`."""
     first, *more = map(os.path.relpath, paths)
     return f"{first} and {len(more)} more" if more else first

@@ -1,1 +1,1 @@
-"""What is computed: a case, its values, drawn or saved, and where they lie in memory."""
+"""A case's values, drawn or saved, and where they lie in memory."""

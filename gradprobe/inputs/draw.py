@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def draw(case: Case) -> dict[str, Tensor]:
-    """Contiguous tensors by name, the same for a seed on every machine.
+    """Contiguous tensors by name.
 
     Returns:
         q, k, v and do in the case's dtype. Where the case has them: bias, [H, W] float32 in lazy, in softmax four axes
@@ -72,7 +72,7 @@ def _shape(case: Case, name: str) -> list[int]:
 
 
 def _mask(case: Case, generator: torch.Generator) -> Tensor:
-    """True where a key may be seen: each row sees that on its diagonal, in "dead-rows" a seventh none."""
+    """Each row sees its diagonal; in "dead-rows" a seventh sees nothing."""
     import torch
 
     i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)
@@ -86,7 +86,7 @@ def _mask(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    """Each pattern is known to expose a class of faults that the others hide."""
+    """Each exposes a class of faults that others hide."""
     q, k = values["q"], values["k"]
     if case.pattern == "small":
         # Scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink.
@@ -110,7 +110,7 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
 
 
 def _of_rank_2(tensor: Tensor) -> Tensor:
-    """Two columns times two rows; by a product of matrices it would round as its device does."""
+    """A product of matrices would round as its device does."""
     first, second = (tensor[..., at, None] * tensor[..., at, None, :] for at in (0, 1))
     return first + second
 
@@ -122,10 +122,7 @@ _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 def outputs_of(
     case: Case, names: Collection[str], values: Mapping[str, Tensor], fill: float = float("nan")
 ) -> dict[str, Tensor]:
-    """The outputs before a run, of those `names` that exist in the case: of the inputs' dtypes, dtau and dsink float32.
-
-    They hold `fill`, so that an element that is never written shows.
-    """
+    """The outputs before a run, of the inputs' dtypes or float32, full of `fill`."""
     import torch
 
     found = {}
@@ -138,7 +135,6 @@ def outputs_of(
 
 
 def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All but whole numbers and booleans."""
     found = dict(values)
     for name, value in values.items():
         if value.is_floating_point():

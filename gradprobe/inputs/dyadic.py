@@ -33,10 +33,10 @@ _NO = "--pattern dyadic:"
 def dyadic(
     case: Case, values: Mapping[str, Tensor], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """q, k, v and dO of a case, and its bias if it has one; float32. Of `values`, shapes, masks and lengths count.
+    """float32 q, k, v and dO of a case, and its bias; of `values`, shapes, masks and lengths count.
 
     Raises:
-        UsageFailure: there are no such values for the case; with what to pass.
+        UsageFailure: the case has no such values.
     """
     _refuse(case)
     for _ in range(TRIES):
@@ -58,7 +58,7 @@ def dyadic(
 
 
 class _UnfitRow(Exception):
-    """A row that fits no class: its argument."""
+    pass
 
 
 def _refuse(case: Case) -> None:
@@ -136,7 +136,7 @@ def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterato
 
 
 def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Tensor:
-    """[M] the class of each row, rather of several keys; -1 for the mean of all it sees, or nothing."""
+    """[M] the class of each row; -1 for the mean of all it sees, or nothing."""
     seen = is_open.float() @ torch.cat([classes, torch.ones_like(classes[:1])]).float().mT
     fits = torch.isin(seen, torch.tensor(SHARES, dtype=seen.dtype))
     weight = fits * torch.where(seen > 1, 4.0, 1.0)
@@ -149,7 +149,6 @@ def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Ten
 
 
 def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Tensor:
-    """With integers in the dims behind the classes that it has for itself."""
     tensor, half = _zeros(case, name), count + (case.head_dim - count + 1) // 2
     own = tensor[..., count:half] if name == "q" else tensor[..., half:]
     own.copy_(_integers(own.shape, _WIDE[case.dtype], generator))

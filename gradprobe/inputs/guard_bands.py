@@ -1,4 +1,4 @@
-"""Guard bands: what stands around every tensor in its storage, and whether it still stands there after a run."""
+"""Guard bands: known values around every tensor in its storage, looked at after a run."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def guarded(
 ) -> Tensor:
     """[size + reserve] elements that hold guard values. Raises NoRoom.
 
-    Where the whole is large, the reserve that a wrong read may reach holds zeros that take no memory on a CPU, and is
-    not there on a GPU; where `size` alone is large, so are all.
+    Where all is large, the reserve holds zeros that take no memory on a CPU, and is not there on a GPU.
     """
     import torch
 
@@ -56,7 +55,7 @@ def guarded(
 
 
 def mapped(size: int, dtype: torch.dtype) -> Tensor:
-    """[size] zeros on the CPU, of which only the pages that are touched take memory."""
+    """[size] zeros on the CPU; only pages that are touched take memory."""
     import torch
 
     without_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named since Python 3.13
@@ -93,7 +92,7 @@ def _no_room(size: int, why: str) -> NoRoom:
 def guard_values(
     size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY
 ) -> Tensor:
-    """[size] known values, the same for every storage: ordinary ones, and all whole ones, lie between 4 and 8 off 0."""
+    """[size] known values, the same for every storage; ordinary and whole ones lie between 4 and 8 off 0."""
     import torch
 
     if fill == NAN and dtype.is_floating_point:
@@ -110,7 +109,7 @@ class Breach:
     tensor: str
     place: str
     offset: int
-    """Elements from the first one (before, between) or the last one (after) to the nearest written."""
+    """Elements from the first one (before, between) or the last one (after)."""
     count: int
 
     @property
@@ -125,8 +124,6 @@ class Breach:
 
 
 class Guards:
-    """The guard bands around tensors whose storages `guarded` made and filled."""
-
     def __init__(self, tensors: Mapping[str, Tensor], fill: str = ORDINARY) -> None:
         storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -182,7 +179,6 @@ def _changed(part: Tensor, start: int, fill: str) -> Tensor:
 
 
 def same_bits(actual: Tensor, other: Tensor) -> Tensor:
-    """Element by element, of one dtype."""
     import torch
 
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

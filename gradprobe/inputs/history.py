@@ -1,4 +1,4 @@
-"""What the last check in this folder was and what it came to, so that `diff` can repeat it, or need not."""
+"""The last check in this folder, so that `diff` can repeat it, or need not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HASHED = 1 << 26
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """A target and the options given with it, as words of the command line."""
+    """A target and its options, as words of the command line."""
 
     target: str
     family: str | None
@@ -41,7 +41,7 @@ class CheckRequest:
 
 
 def make_folder() -> None:
-    """Makes the folder, which git is told to ignore. Raises OSError."""
+    """Git is told to ignore it. Raises OSError."""
     if FOLDER.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link", str(FOLDER))
     FOLDER.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
 
 
 def load() -> CheckRequest | None:
-    """The last check; None where none was made here. Raises UsageFailure: it is damaged."""
+    """None where none was made here. Raises UsageFailure: it is damaged."""
     return _last()[0]
 
 
@@ -73,7 +73,7 @@ def kept_report(request: CheckRequest) -> Report | None:
 
 
 def last_report() -> Report | None:
-    """That of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
+    """Whatever its files hold now. Raises UsageFailure: it is damaged."""
     return _last()[1]
 
 
@@ -99,7 +99,6 @@ def _last() -> tuple[CheckRequest | None, Report | None]:
 
 
 def changed_since(report: Report) -> list[str]:
-    """The files and versions that made a report and are others now."""
     if not report.sources:
         return ["what the check was made of"]
     files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
@@ -109,7 +108,7 @@ def changed_since(report: Report) -> list[str]:
 
 
 def digest_of(file: str) -> str:
-    """Of the bytes; of a large file, its size and when it was written; "" where it is missing."""
+    """Of a large file, its size and when it was written; "" where it is missing."""
     try:
         status = os.stat(file)
         if status.st_size > _HASHED:
@@ -120,7 +119,6 @@ def digest_of(file: str) -> str:
 
 
 def is_sound(request: CheckRequest) -> bool:
-    """Whether each word has the type that the command line would give it."""
     kinds = {option.name: option.kind for option in OPTIONS}
     words = (request.target, request.family or "", request.reference or "")
     if not (all(isinstance(word, str) for word in words) and isinstance(request.options, dict)):

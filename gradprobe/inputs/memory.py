@@ -1,4 +1,4 @@
-"""Elements: which addresses, counted from a tensor's first element, are those of its elements, whatever its strides."""
+"""Which addresses, counted from a tensor's first element, are those of its elements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Elements:
 
     @functools.cached_property
     def span(self) -> int:
-        """From the first to the last one, both included, in elements."""
+        """In elements."""
         return spanned(self.shape, self.strides) if self.count else 0
 
     @functools.cached_property
@@ -49,7 +49,7 @@ class Elements:
 
     @functools.cached_property
     def _members(self) -> Array:
-        """The offsets in ascending order; None where the span says all."""
+        """Ascending; None where the span says all."""
         reach, has_gaps = 1, False
         for size, step, _ in reversed(self._axes):
             has_gaps |= step > reach
@@ -57,7 +57,7 @@ class Elements:
         return np.unique(self.listed()) if has_gaps and 0 < self.count <= LISTED else None
 
     def listed(self) -> Array:
-        """The offset of each element, in elements, in no particular order."""
+        """In elements, in no order."""
         offsets = np.zeros(1 if self.count else 0, np.int64)
         for size, step, _ in self._axes:
             offsets = (offsets[:, None] + np.arange(size) * step).reshape(-1)
@@ -78,7 +78,7 @@ class Elements:
         return members[places] == offsets
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """Of an element; None where there is none, or too many are to be looked at."""
+        """None where there is none, or too many to look at."""
         found = np.flatnonzero(self.listed() == offset) if self.count <= LISTED else None
         if found is None or not len(found):
             return None
@@ -87,7 +87,6 @@ class Elements:
         return tuple(by_axis.get(axis, 0) for axis in range(len(self.shape)))
 
     def beyond(self, offset: int) -> str:
-        """Where an offset lies that is no element's, in elements."""
         if offset < 0:
             return f"{plural(-offset, 'element')} before its start"
         if offset >= self.span:
@@ -99,7 +98,7 @@ class Elements:
         return f"{away} past {bracketed(self.index(last))}, in a gap of it"
 
     def wrapped(self, offset: int) -> tuple[int, ...] | None:
-        """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32."""
+        """The index of an element from 2^31 on whose offset is another one plus a multiple of 2^32."""
         if self.count > _FEW:
             return None
         for at in range(offset % _WRAP, self.span, _WRAP):
@@ -117,10 +116,10 @@ ROOM_FOR_ALL = 1 << 26
 
 
 class Marks:
-    """Of a storage of any size. An access is given by its offset there and its width, in bytes."""
+    """Of a storage. An access is given by its offset there and its width, in bytes."""
 
     def __init__(self, nbytes: int, unit: int, dtype: str = "int32") -> None:
-        """All 0. `unit`: in bytes, for all of which a smaller access stands; 1 where there are many."""
+        """`unit`: in bytes, for all of which a smaller access stands; 1 where there are many."""
         is_large = nbytes > ROOM_FOR_ALL * unit
         self._nbytes, self.unit = nbytes, 1 if is_large else unit
         count = -(-nbytes // self.unit)
@@ -141,7 +140,7 @@ class Marks:
         return self.whole[self._units_of(offsets, width)]
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
-        """Sets one mark, or [N, units of an access] of them."""
+        """One mark, or [N, units of an access] of them."""
         self.whole[self._units_of(offsets, width)] = marks
 
     def _units_of(self, offsets: Array, width: int) -> Array:
@@ -154,9 +153,9 @@ class UnwrittenElements:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Tensor, Marks]] = {}
-        """By address: a tensor of the storage, and a 1 for each of its elements without a value."""
+        """By address: a tensor, and a 1 for each element without a value."""
         self.places: dict[int, tuple[str, int]] = {}
-        """By address: the file and the line that allocated a storage."""
+        """By address: the file and line that allocated it."""
 
     def allocated(self, tensor: Tensor, place: tuple[str, int] = ("", 0)) -> None:
         storage, home = tensor.untyped_storage(), home_of(tensor)
@@ -179,13 +178,13 @@ class UnwrittenElements:
             self._storages[home][1].write(offsets, width, 0)
 
     def among(self, home: int, offsets: Array, width: int) -> Array | None:
-        """Which of these accesses, [N] bool, meet what nothing has written; None where all has values."""
+        """[N] bool; None where all has values."""
         if home not in self._storages:
             return None
         return self._storages[home][1].read(offsets, width).any(1)
 
     def by_granule(self, home: int, granule: int) -> Array | None:
-        """[granules] uint8, 1 where nothing was written, to be read and changed; None without an account."""
+        """[granules] uint8, 1 where nothing was written; None without an account."""
         marks = self._storages[home][1] if home in self._storages else None
         return marks.whole if marks is not None and marks.unit == granule else None
 

@@ -1,4 +1,4 @@
-"""The case options of the command line: one row each, and how their words become values."""
+"""The case options of the command line, and how their words become values."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,11 @@ from ..model.resolution import refuse_unknown
 
 @dataclass(frozen=True)
 class Option:
-    """One option, by the name that Case gives it."""
-
     name: str
     kind: Any  # the type of what the command line holds: int, float, str, bool or a list of str
     help: str
     metavar: str | None = None
     parse: Callable[[Any], Any] | None = None
-    """What makes its value of the word, where that is another."""
     numbers: bool = False  # whether the word is numbers separated by commas
 
     @property
@@ -39,7 +36,7 @@ _KINDS |= {list: "an array of strings"}
 
 
 def word_of(option: Option, value: Any) -> Any:
-    """What the command line would hold for a plain value; None where it has no type that the option takes."""
+    """What the command line would hold for a plain value; None of another type."""
     import msgspec
 
     kind, is_word = option.kind, isinstance(value, str)
@@ -167,12 +164,11 @@ MOVED = {
     "--class": "gradprobe mutate plants faults of every class, and --sample says how many",
     "--draw": "gradprobe check TARGET --battery chooses cases",
 }
-"""By a word that was a command or an option: the command that does it."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def parse(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Option values for `resolve`, of what the command line holds. Raises UsageFailure."""
+    """Raises UsageFailure."""
     if words.get("layout") and words.get("runs"):
         both = "--layout and --runs both say where tensors lie"
         raise UsageFailure(both, "give one: --layout is a single run")
@@ -187,7 +183,6 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_family(word: str | None) -> None:
-    """Raises UsageFailure where it is no family; None is none that was given."""
     if word not in (None, *FAMILIES):
         words = f"--family must be {' or '.join(FAMILIES)}, got {word!r}"
         raise UsageFailure(words, did_you_mean(word, FAMILIES, ""))
@@ -207,7 +202,7 @@ def flags(words: Mapping[str, Any]) -> list[str]:
 
 
 def length_words(case: Case) -> dict[str, Any]:
-    """The options that give a case its lengths; None for one that is not needed."""
+    """None for one that is not needed."""
     ends, of_keys = case.cu_seqlens_q, case.cu_seqlens_k
     if ends:
         other = None if of_keys in (None, ends) else _listed(of_keys)
@@ -230,7 +225,7 @@ def command_line(
 
 
 def with_others(command: str, options: Mapping[str, Any]) -> str:
-    """A command line with these options, which take a word, in the place of its own; "" of none."""
+    """A command line with these options in the place of its own."""
     words, kept = shlex.split(command), list[str]()
     while words:
         word = words.pop(0)

@@ -1,4 +1,4 @@
-"""SavedInputs: a set of inputs in a file, with the layout of each tensor. Only tensors are ever unpickled."""
+"""SavedInputs: inputs in a file, and how they lie. Only tensors are ever unpickled."""
 
 from __future__ import annotations
 
@@ -43,16 +43,13 @@ _MOST_SPANNED = 1 << 28
 @dataclass(frozen=True)
 class SavedInputs:
     values: Mapping[str, Tensor]
-    """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
+    """Contiguous, on the CPU; mask and the softmax family's bias with four axes."""
     placements: Mapping[str, Placement]
     options: Mapping[str, Any]  # those of OPTIONS that are known
 
 
 def save(path: Path, saved: SavedInputs) -> None:
-    """Writes a set as a .pt file; a reader sees the whole file or none.
-
-    Values are written contiguous; `q.strides` and `q.offset`, in elements, say where they lay.
-    """
+    """As a .pt file, whole or none; `q.strides` and `q.offset`, in elements, say how q lay."""
     import torch
 
     content: dict[str, Any] = {**saved.options, **saved.values}
@@ -63,7 +60,7 @@ def save(path: Path, saved: SavedInputs) -> None:
 
 
 def load(word: str) -> SavedInputs:
-    """The set in a file. Raises UsageFailure: it holds none, or what cannot be computed with."""
+    """Raises UsageFailure: it holds none, or what cannot be computed with."""
     try:
         return _checked(_read(Path(word)))
     except UsageFailure as failure:
@@ -206,7 +203,7 @@ def _broadcast(family: str) -> tuple[str, ...]:
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    """No NaN nor infinity, but -inf in a bias, and what lies beyond a batch's live length."""
+    """But -inf in a bias, and what lies beyond a live length."""
     import torch
 
     for name in filter(tensors.__contains__, (*REQUIRED, "bias", "alibi", "sinks", "tau")):
@@ -247,11 +244,7 @@ _OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
 def with_inputs(
     given: Mapping[str, Any], saved: SavedInputs, word: str, family: str
 ) -> dict[str, Any]:
-    """The options of a case on inputs saved in the file `word`, for `resolve`.
-
-    Raises:
-        UsageFailure: an option contradicts the inputs, or they lack what it needs.
-    """
+    """The options of a case on inputs saved in the file `word`. Raises UsageFailure: they contradict it."""
     decided, subject = _decided(saved, family), f"--inputs {word}"
     own = saved.options.get("family") or ("lazy" if "tau" in saved.values else family)
     words = f"{subject}: inputs of the {own} family, and the target is of the {family} family"
@@ -308,7 +301,6 @@ def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
 
 
 def _axes(tensor: Any) -> str:
-    """The axes that a bias or a mask of four axes has. One of size 1 is none."""
     return "".join(letter for letter, size in zip("bhmn", tensor.shape, strict=True) if size > 1)
 
 

@@ -1,4 +1,4 @@
-"""Where each tensor lies in memory: nine layouts and that of a file, every one inside a guard band of known values."""
+"""Where each tensor lies in memory: layouts, each inside guard bands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Placement:
 
 
 def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
-    """The strides and the alignment of each tensor none of whose elements overlap."""
+    """Of each tensor none of whose elements overlap."""
     found = {}
     for name, tensor in tensors.items():
         if not overlaps(tensor.shape, tensor.stride()):
@@ -63,14 +63,14 @@ def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
 
 
 def within(shape: Sizes, strides: Sizes) -> Sizes:
-    """The strides, those of axes of size 1 no longer than the tensor itself."""
+    """Of axes of size 1 no longer than the tensor itself."""
     whole = spanned(shape, strides)
     axes = zip(shape, strides, strict=True)
     return tuple(min(step, whole) if size == 1 else step for size, step in axes)
 
 
 def overlaps(shape: Sizes, strides: Sizes) -> bool:
-    """Whether two indices may name one element, other than by a stride of 0."""
+    """Other than by a stride of 0."""
     reach = 0
     for step, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and step:
@@ -83,7 +83,6 @@ def overlaps(shape: Sizes, strides: Sizes) -> bool:
 def for_more_batches(
     placements: Mapping[str, Placement], shapes: Mapping[str, Sizes]
 ) -> dict[str, Placement]:
-    """The placements for any number of batches, one behind the other."""
     found = {}
     for name, place in placements.items():
         if len(place.strides) == 4:
@@ -97,7 +96,7 @@ def for_more_batches(
 class Inputs:
     layout: str  # the name of the run: "contiguous" or "do=expanded"
     values: Mapping[str, Tensor]
-    """The values by tensor name, contiguous; of outputs, what they hold before the run."""
+    """Contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]
     assigned: Assigned = ()
     fill: str = ORDINARY
@@ -107,12 +106,12 @@ def place(
     values: Mapping[str, Tensor], assigned: Assigned, saved: Mapping[str, Placement] | None = None,
     fill: str = ORDINARY, shapes: str = lying.PLAIN,
 ) -> Inputs:  # fmt: skip
-    """The values laid out as assigned, in storages so wide that a read through any tensor's strides stays inside.
+    """The values laid out as assigned, where a read through any tensor's strides stays inside.
 
     Args:
         saved: where the tensors lay that `as-saved` puts back.
-        fill: what the guard bands hold, one of `guard_bands.FILLS`.
-        shapes: in which the target takes the tensors, one of `assignment.SHAPES`.
+        fill: of the guard bands, one of `guard_bands.FILLS`.
+        shapes: one of `assignment.SHAPES`.
     """
     chosen = {name: layout_of(name, assigned) for name in values}
     words = f"--layout: {lying.AS_SAVED} is how the tensors of a file lie, and there is none"
@@ -155,7 +154,7 @@ def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[s
 
 
 def layout_of(name: str, assigned: Assigned) -> str:
-    """What is assigned to a tensor by its name, or to all; VECTORS move by "all" only where they stay contiguous."""
+    """VECTORS move by "all" only where they stay contiguous."""
     chosen = "contiguous"
     for tensor, layout in assigned:
         is_meant = tensor == "all" and (name not in VECTORS or layout in _FOR_VECTORS)
@@ -166,7 +165,7 @@ def layout_of(name: str, assigned: Assigned) -> str:
 def _alone(
     name: str, shape: Sizes, layout: str, used: set[int], index: int, order: Sequence[int] | None
 ) -> Placement:  # fmt: skip
-    """In a buffer of its own; `order`: its axes, the outermost first, where it lies contiguous."""
+    """`order`: its axes, the outermost first, where it lies contiguous."""
     order, offset = tuple(range(len(shape)) if order is None else order), 0
     if layout == "expanded":
         strides = (0,) * len(shape)
@@ -194,7 +193,7 @@ def _alone(
 def _distinct(
     shape: Sizes, used: set[int], index: int, order: Sequence[int], *, unit: bool
 ) -> Sizes:
-    """The smallest strides that no axis uses yet; `unit`: the innermost is 1, the others multiples of VECTOR."""
+    """The smallest strides that no axis uses; `unit`: the innermost is 1, others multiples of VECTOR."""
     strides, step = [1] * len(shape), VECTOR if unit else 1
     *outer, last = order
     span = max(shape[last], 1) if unit else index + 1
@@ -207,10 +206,7 @@ def _distinct(
 
 
 def _far_strides(shape: Sizes, reach: int) -> Sizes:
-    """Strides by which heads and rows each reach so many elements; batches and head dims lie packed inside.
-
-    A small step keeps heads apart, so that no two elements share a place.
-    """
+    """Heads and rows each reach so many elements; a small step keeps heads apart."""
     inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
     *heads, rows = (axis for axis in range(len(shape)) if axis not in inner)
     strides, step = [0] * len(shape), 1
@@ -266,6 +262,6 @@ def _in_one_buffer(
 
 
 def write(view: Tensor, values: Tensor) -> None:
-    """Puts values into memory. Along an axis of stride 0 they are equal, and may be written only once."""
+    """Along an axis of stride 0 values are equal, and written only once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in view.stride())
     view[once] = values[once]

@@ -1,4 +1,4 @@
-"""Versions of other packages: the installed ones, and those that gradprobe is tested with; none is imported for it."""
+"""Versions of packages, none of which is imported for it."""
 
 import contextlib
 import functools
@@ -38,21 +38,18 @@ def _version(package: str) -> str:
 
 @functools.cache
 def untested() -> str:
-    """Which installed versions are outside of those that gradprobe is tested with, or ""."""
     outside = [(found, bound) for found, bound, holds in _installed() if not holds]
     found, bounds = (" and ".join(words[at] for words in outside) for at in (0, 1))
     return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
 def refuse_untested() -> None:
-    """Raises UntestedVersion, with the command that installs tested versions."""
     if words := untested():
         wanted = " ".join(f"'{bound}'" for _, bound, _ in _installed())
         raise UntestedVersion(words, f"pip install {wanted}, or go on with --untested")
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: of 2.11.0a0+git those of 2.11.0."""
     numbers = re.split(r"[^\d.]", version)[0].split(".")
     return tuple(map(int, filter(None, numbers)))
 

@@ -1,4 +1,4 @@
-"""Allowance: what may go into more than the check itself; Client: who waits for the check."""
+"""What may go into more than the check itself, and who waits for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ LAST_RESORT = 600.0
 
 @dataclass(frozen=True)
 class Allowance:
-    """Work is counted, so that the same is done, and told, however busy the machine is."""
+    """Work is counted, so that the same is done however busy the machine is."""
 
     count: int = 0
     seconds: float = LAST_RESORT  # after these it is left, and that is told
@@ -21,11 +21,8 @@ NOTHING = Allowance()
 
 @dataclass(frozen=True)
 class Client:
-    """Who waits for a check: is told what goes on, and says what more may be spent."""
-
     tick: Callable[..., object] = lambda stage, fraction, layout="": None
-    """Told what is being done, which fraction of it is done, and for which layout."""
+    """Told what is done, the fraction that is done, and the layout."""
     told: Callable[[Any], object] = lambda so_far: None
-    """Given what was Probed so far, again and again."""
+    """Given what was Probed so far."""
     budget: Callable[[], Allowance] = lambda: NOTHING
-    """How many edits of a target that is wrong are tried."""

@@ -1,4 +1,4 @@
-"""How tensors lie: the layout of each, in words and back, and the order of axes in which a target takes them."""
+"""How tensors lie, in words and back, and the order of axes that a target takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OUTPUTS = tuple(name.lower() for name in GRADIENT_OF.values())
 Sizes = tuple[int, ...]
 Assigned = tuple[tuple[str, str], ...]
-"""(tensor or "all", layout); a later one wins over an earlier one."""
+"""(tensor or "all", layout); a later one wins."""
 LAYOUTS = (
     "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
 )  # fmt: skip
@@ -40,13 +40,12 @@ ORDERED_RUN = (("all", ORDERED),)
 
 
 def run_name(assigned: Assigned) -> str:
-    """The name of a run: "contiguous", "distinct" (all tensors), "do=expanded,q=blhd"."""
     named = [layout if tensor == "all" else f"{tensor}={layout}" for tensor, layout in assigned]
     return ",".join(named) or "contiguous"
 
 
 def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
-    """What was asked for, else the default. Saved values lie as they did, if not named."""
+    """Saved values lie as they did, if not named."""
     if not are_saved:
         return asked or DEFAULT_RUNS
     planned = list[Assigned]()
@@ -58,7 +57,7 @@ def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assig
 
 
 def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
-    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all. Raises UsageFailure."""
+    """ "do=expanded" or "distinct". Raises UsageFailure."""
     if word in KNOWN:
         return "all", word
     tensor, equals, layout = word.partition("=")
@@ -86,7 +85,7 @@ _LETTERS |= {"lse": "bhl", "delta": "bhl"}
 
 
 def parse_shapes(word: str) -> str:
-    """One of SHAPES; s (sequence) and t (tokens) in a word mean l. Raises UsageFailure: it is none of them."""
+    """s (sequence) and t (tokens) mean l. Raises UsageFailure."""
     shapes = word.lower().replace("s", "l").replace("t", "l")
     if shapes not in SHAPES:
         way_out = f"{did_you_mean(word, SHAPES, '')} the axes of q; s and t mean l".strip()
@@ -106,7 +105,7 @@ def memory_order(name: str, shapes: str) -> Sizes | None:
 
 
 def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
-    """A tensor of the case as the target takes it. Raises TargetFailure: it has no axis for batches."""
+    """As the target takes it. Raises TargetFailure: it has no axis for batches."""
     letters, own = _axes(name, shapes)
     if letters == own:
         return tensor
@@ -135,21 +134,21 @@ def sizes_taken(sizes: Sizes, name: str, shapes: str) -> Sizes:
 
 
 def _axes(name: str, shapes: str) -> tuple[str, str]:
-    """The axes of a tensor in the case, and those of the target in its order."""
+    """Its axes in the case, and in the target's order."""
     letters = _LETTERS.get(name.lower(), "")
     own = shapes if letters == PLAIN else "".join(axis for axis in letters if axis in shapes)
     return letters, own
 
 
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
-    """A bias or a mask as the target takes it: without the first axes that are "1"."""
+    """As the target takes it: without the first axes that are "1"."""
     gone = missing(axes, rank)
     index = tuple(0 if at in gone else slice(None) for at in range(len(axes)))
     return tensor[index] if gone else tensor
 
 
 def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
-    """The inverse of `without_broadcast`; unchanged where it has another rank."""
+    """The inverse; unchanged where it has another rank."""
     for at in missing(axes, rank) if tensor.dim() == rank else ():
         tensor = tensor.unsqueeze(at)
     return tensor
@@ -160,7 +159,7 @@ def missing(axes: str, rank: int) -> list[int]:
 
 
 def dense_strides(shape: Sizes, order: Sequence[int] = (), last: int = 1) -> Sizes:
-    """The strides of axes in some order, else their own, without gaps but for the innermost stride's."""
+    """Without gaps but for the innermost stride's."""
     strides = [0] * len(shape)
     for axis in reversed(order or range(len(shape))):
         strides[axis] = last
@@ -169,5 +168,5 @@ def dense_strides(shape: Sizes, order: Sequence[int] = (), last: int = 1) -> Siz
 
 
 def spanned(shape: Sizes, strides: Sizes) -> int:
-    """The elements from the first to the last one, both included."""
+    """The elements from the first to the last one."""
     return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))

@@ -15,7 +15,7 @@ PATTERNS = (
     "normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank", "dyadic",
 )  # fmt: skip
 DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
-"""Ways to multiply float32 as Triton calls them, the finest first."""
+"""As Triton calls them, the finest first."""
 DEVICES = ("auto", "cpu", "cuda")
 # Lazy tau beside dyadic values: tau / (i + 1) changes no P in 16 bits, and is far above the least float32.
 DYADIC_TAU = 2.0**-20
@@ -34,7 +34,7 @@ NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU as Triton and torch tell of it. Source: the CUDA C++ Programming Guide, ROCm's specifications."""
+    """Source: the CUDA C++ Programming Guide, ROCm's specifications."""
 
     name: str
     capability: tuple[int, int]
@@ -78,7 +78,7 @@ _Count = Annotated[int, Meta(ge=1, le=65_535)]
 
 @dataclass(frozen=True)
 class Case:
-    """Every option of a check, resolved for one family. The defaults have a partial tile along every axis."""
+    """Every option of a check. The defaults have a partial tile along every axis."""
 
     family: str
     batch: _Count = 2
@@ -91,32 +91,30 @@ class Case:
     dtype: str = "float32"
     causal: bool = False
     align: str = "bottom-right"
-    """Which corner the diagonal of causal, window and alibi runs through; the same where M = N."""
+    """The corner of the diagonal of causal, window and alibi."""
     window: tuple[int, int] | None = None
     softcap: float | None = None
     scale: float = 24**-0.5
     bias: bool = False
     bias_window: int = 40
     bias_axes: str = "hmn"
-    """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
+    """Of the softmax family: the axes that are not broadcast."""
     bias_rank: int = 4  # below 4 the target's bias lacks the first broadcast axes
     alibi: bool = False
     mask: str | None = None
-    """Which boolean mask is drawn; "given" where a file of inputs holds it."""
+    """"given" where a file of inputs holds it."""
     mask_axes: str = "bhmn"
     mask_rank: int = 4
     sinks: bool = False
     dropout: float = 0.0
-    """The probability that an entry of P is dropped, by a mask that the target is given."""
     tau: tuple[float, ...] | None = None
     seqlens: tuple[int, ...] | None = None
     cu_seqlens_q: tuple[int, ...] | None = None
-    """Where each packed sequence begins, and where the last one ends."""
     cu_seqlens_k: tuple[int, ...] | None = None
     seed: int = 0
     device: str = "cpu"
     layouts: tuple[tuple[str, str], ...] = ()
-    """(tensor, layout) of the one run that is asked for; none means `runs`."""
+    """Of the one run that is asked for; none means `runs`."""
     runs: tuple[tuple[tuple[str, str], ...], ...] = ()
     block_m: int = 32
     block_n: int = 16
@@ -124,17 +122,16 @@ class Case:
     dots: str | None = None  # None: what the target's backend does by default
     repeat: int = 1
     poison: bool = False
-    """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
+    """Whether new memory holds NaN, and 7.0 in every other repeat."""
     strict: bool = False
     inplace: tuple[str, ...] = ()
     recover: bool = True
     inputs: str | None = None
     shapes: str = PLAIN
-    """The order of axes in which the target takes and returns q, k, v and their like."""
     implied: tuple[str, ...] = ()
     ranks: int | None = None  # how many processes share the problem
     shards: str = "contiguous"
-    """Which part each of them holds: one of SHARDS, or a `FILE.py:function`."""
+    """One of SHARDS, or a `FILE.py:function`."""
     as_cuda: bool = False  # whether tensors of interpreted kernels say that they are on a GPU
     arch: str | None = None
     untested: bool = False
@@ -156,7 +153,6 @@ class Case:
         return not row.needs or getattr(self, row.needs) not in (False, None)
 
     def axes(self, name: str) -> str:
-        """The axes of an intermediate; of dBias, those of this case's bias."""
         row = lookup(name)
         assert row is not None
         if row.name == "dBias" and self.family == "softmax":
@@ -166,7 +162,7 @@ class Case:
         return step.axes
 
     def input_axes(self, name: str) -> str:
-        """The axes of an input or an output; "" of one that has neither batches nor heads."""
+        """ "" of one that has neither batches nor heads."""
         if name == "bias":
             return self.axes("dBias")
         if name == "mask":
@@ -180,7 +176,7 @@ class Case:
         return replace(self, heads=heads, kv_heads=kv_heads, tau=tau)
 
     def with_lengths(self, rows: int, keys: int) -> Case:
-        """With other lengths, to which those of padded sequences are cut."""
+        """Padded sequences are cut to them."""
         cut = None if self.seqlens is None else tuple(min(end, rows) for end in self.seqlens)
         return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=cut)
 
@@ -194,18 +190,18 @@ _HOW = (
 
 
 def unlike(case: Case, other: Case) -> list[str]:
-    """The options of two cases that make other results right."""
+    """The options that make other results right."""
     names = [each.name for each in fields(Case) if each.name not in _HOW]
     return [name for name in names if getattr(case, name) != getattr(other, name)]
 
 
 def shortened(length: int, span: int) -> int:
-    """A length below two spans whose last tile is as full."""
+    """Below two spans, with the last tile as full."""
     return length if length < 2 * span else span + length % span
 
 
 def fewer_heads(heads: int, kv_heads: int, most: int) -> tuple[int, int]:
-    """At most so many key heads, each with as many query heads as before."""
+    """As many query heads each as before."""
     keys = min(kv_heads, most)
     return heads // kv_heads * keys, keys
 
@@ -215,7 +211,7 @@ def flag_of(option: str) -> str:
 
 
 def ranked(name: str, case: Case) -> tuple[str, int] | None:
-    """Of a bias, its gradient or a mask the four axes, and how many of them the target has."""
+    """Of a bias, its gradient or a mask the four axes, and the target's rank."""
     kind = {"bias": "bias", "dbias": "bias", "mask": "mask"}.get(name.lower())
     if kind is None or case.family == "lazy":
         return None

@@ -1,4 +1,4 @@
-"""Reports as JSON, both ways. In gradprobe.report/1 null stood for what is absent, and for what is not finite."""
+"""Reports as JSON, both ways. In gradprobe.report/1 null stood for absent, and for not finite."""
 
 import json
 from collections.abc import Mapping
@@ -27,8 +27,6 @@ Kind = TypeVar("Kind")
 
 
 class FailureGroup(Struct, frozen=True, kw_only=True):
-    """Checks that fail for one reason."""
-
     verdict: str
     cause: str  # `stride/do-head at delta.py:19`, or `dP first`
     summary: str = ""
@@ -43,7 +41,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
 
 class Coverage(Struct, frozen=True, kw_only=True):
-    """Which combinations stand in a case that the target takes."""
+    """Of combinations in cases that the target takes."""
 
     strength: int
     properties: int  # 0 where the case without any is not right
@@ -70,7 +68,7 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def verdict(self) -> str:
-        """The worst, incomplete where fewer came than are planned; none at all is no match."""
+        """The worst, incomplete where fewer came than planned; none at all is no match."""
         verdicts = {report.verdict for report in self.counted}
         verdicts |= {INCOMPLETE} if len(self.counted) < (self.planned or 0) else set()
         worst_first = (MISMATCH, INCOMPLETE, FAILED, MATCH)
@@ -91,7 +89,7 @@ def document_of(report: Report) -> dict[str, Any]:
 
 
 def several_document(several: Reports) -> dict[str, Any]:
-    """Several in one document; of one that was made alone, its own."""
+    """Of one that was made alone, its own."""
     if several.planned is None and len(several.reports) == 1:
         return document_of(several.reports[0])
     document: dict[str, Any] = _plain(several)
@@ -110,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Lists in the place of tuples, and a case's layouts and runs as they are typed."""
+    """Tuples as lists, and a case's layouts and runs as they are typed."""
     if isinstance(value, (tuple, list)):
         return [_listed(item) for item in value]
     if not isinstance(value, dict):
@@ -127,7 +125,7 @@ def text_of(document: Mapping[str, Any]) -> str:
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """The JSON object of a text. Raises UsageFailure: it is none."""
+    """Raises UsageFailure: it is no JSON object."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -170,7 +168,7 @@ def load_several(text: str | bytes) -> Reports:
 
 
 def read_reports(file: str) -> Reports:
-    """The reports of a file. Raises UsageFailure: it cannot be read, or holds none."""
+    """Raises UsageFailure: it cannot be read, or holds none."""
     try:
         return load_several(Path(file).read_bytes())
     except OSError as error:

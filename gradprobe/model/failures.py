@@ -1,4 +1,4 @@
-"""Why the tool could not do its work: exceptions that carry a sentence, a way out and an exit code."""
+"""Exceptions that carry a sentence, a way out and an exit code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ INTERRUPTED = 130
 
 
 class Failure(Exception):
-    """The tool cannot go on; `way_out` says what to do."""
-
     exit_code = 3
 
     def __init__(self, message: str, way_out: str = "", details: tuple[str, ...] = ()) -> None:
@@ -24,8 +22,6 @@ class Failure(Exception):
 
 
 class UsageFailure(Failure):
-    """The command, a configuration or a name in it is wrong."""
-
     exit_code = 2
 
 
@@ -35,47 +31,47 @@ def refuse_if(is_wrong: bool, words: str, way_out: str = "") -> None:
 
 
 class UntestedVersion(Failure):
-    """An installed package has a version that gradprobe is not tested with."""
+    pass
 
 
 class TargetFailure(Failure):
-    """The target is there but cannot be run or returned what it may not return."""
+    """The target cannot be run or returned what it may not return."""
 
 
 class NoKernel(TargetFailure, AttributeError):
-    """A CUDA source has no kernel of that name; `hasattr` of its module is False."""
+    """A CUDA source has no such kernel; `hasattr` of its module is False."""
 
 
 class Refusal(TargetFailure):
-    """The target raised on purpose in every layout: it does not take the case."""
+    """The target raised on purpose in every layout."""
 
 
 class RanksFailure(TargetFailure):
-    """A rank of a sharded target died, raised alone or waits for ever."""
+    """A rank died, raised alone or waits for ever."""
 
 
 class KernelStopped(TargetFailure):
-    """A CUDA kernel on the CPU left its memory, or its threads wait for one another forever."""
+    """A CUDA kernel on the CPU left its memory, or waits forever."""
 
 
 class DeviceLost(TargetFailure):
-    """A kernel failed so that this process cannot use the GPU any more."""
+    """No kernel can run on the GPU in this process any more."""
 
 
 class NoRoom(Failure):
-    """A tensor does not fit into the memory that the command may take."""
+    pass
 
 
 class InputsFailure(Failure):
-    """What a file of inputs holds contradicts itself."""
+    pass
 
 
 class ReferenceFailure(Failure):
-    """It failed its audit, so no verdict about a target may rest on it."""
+    pass
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an exception; a target's own class may fail to give it."""
+    """A target's own class may fail to give it."""
     try:
         return str(error)
     except Exception:
@@ -83,7 +79,6 @@ def text_of(error: BaseException) -> str:
 
 
 def fault_words(error: BaseException) -> str:
-    """The kind of an error of this tool, and its message or else its line."""
     words = text_of(error)
     if not words and error.__traceback__:
         import traceback
@@ -102,7 +97,7 @@ def own_faults(notes: list[str], what: str) -> Iterator[None]:
 
 
 def as_failure(error: BaseException) -> Failure:
-    """Any other Exception is a fault of gradprobe, and a SystemExit one of the target."""
+    """Others are faults of gradprobe, and a SystemExit one of the target."""
     if isinstance(error, Failure):
         return error
     if not isinstance(error, Exception):
@@ -114,7 +109,7 @@ def as_failure(error: BaseException) -> Failure:
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
-    """`did you mean 'lazy'?` where one is close, then all that are known after the word `listed`."""
+    """`did you mean 'lazy'?`, then all after the word `listed`."""
     import difflib
 
     names = {name.lower(): name for name in known}

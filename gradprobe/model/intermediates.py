@@ -1,4 +1,4 @@
-"""The one table of the formulas: each intermediate, and each subexpression on the way to one, in dataflow order."""
+"""The one table of the formulas: intermediates, and subexpressions on the way, in dataflow order."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Step:
-    """How one family computes an intermediate."""
-
     axes: str
     """b batch, h head, g key/value head, m query row, n key, d head dim, e value head dim, w distance, 1 broadcast."""
     formula: str
@@ -17,8 +15,6 @@ class Step:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix of scores times an input."""
-
     matrix: str
     other: str
     is_transposed: bool = False  # whether it sums over rows, and not over keys
@@ -39,9 +35,8 @@ class Formula:
     like: str = ""  # of no gradient: the input whose dtype it must hold
     product: Product | None = None
     operands: tuple[str, ...] = ()
-    """What one operation of a kernel makes it of, beside its product."""
     constants: str = ""
-    """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them."""
+    """"scores", "products" or "gradients", as `Roles` has them."""
     kernels: str = ""  # what else kernels call it, in small letters without underscores
     parameters: str = ""  # parameters into which targets write it, in small letters
 
@@ -137,9 +132,8 @@ _MADE |= {frozenset(way): row.name for row in SUBEXPRESSIONS for way in row.oper
 _MADE |= {frozenset(row.operands): row.name for row in TABLE if row.operands}
 _MADE |= {frozenset((name,)): name for name in MATRICES}
 DERIVED = {name.lower(): name for name in ("O", "LSE", "delta")}
-"""What a backward may be given of its forward."""
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
-"""Which axes stand for one another in different tensors."""
+"""Which axes stand for one another."""
 
 AXIS_WORDS = {
     "b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance",
@@ -162,7 +156,7 @@ def steps(family: str) -> Iterator[tuple[Formula, Step]]:
 
 
 def title(tensor: str) -> str:
-    """A tensor as the field writes it: dO, LSE, q."""
+    """As the field writes it: dO, LSE, q."""
     row = lookup(tensor)
     return row.name if row is not None else "dO" if tensor == "do" else tensor
 
@@ -178,7 +172,7 @@ def slots(axes: str) -> tuple[str, str, str, str]:
 
 
 def reached(names: Collection[str], family: str) -> list[str]:
-    """Inputs or intermediates, and all that they enter, in dataflow order."""
+    """With all that they enter, in dataflow order."""
     found = dict.fromkeys(names)
     for row, step in steps(family):
         if found.keys() & {*step.parents}:
@@ -198,17 +192,17 @@ def parents_of(form: str, family: str) -> tuple[str, ...]:
 
 
 def in_place_of(matrix: str) -> tuple[str, ...]:
-    """What products take for a matrix: itself, and what has its dropout or tau in it."""
+    """What products take for it: with dropout or tau in it too."""
     return (matrix, *(row.name for row in SUBEXPRESSIONS if row.stands_for == matrix))
 
 
 def unscaled(name: str) -> str:
-    """The form that a product is before its scale: dS K of dQ, and dV of itself."""
+    """Before its scale: dS K of dQ, dV of itself."""
     return PRODUCTS[name].formula if PRODUCTS[name].is_scaled else name
 
 
 def made_of(operands: Collection[str]) -> str:
-    """What a kernel makes of right forms and inputs by one operation, rounded or scaled or not."""
+    """By one operation, rounded or scaled or not."""
     return _MADE.get(frozenset(operands), "")
 
 

@@ -1,4 +1,4 @@
-"""Run: what one layout of a check came to, as a value."""
+"""Run: what one layout of a check came to."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -50,11 +50,11 @@ class Element(Struct, frozen=True, kw_only=True):
     step: int | None = None
     largest: Number | None = None
     inseparable: tuple[str, ...] = ()
-    """Others that may be the wrong one: what was recovered shows them together alone."""
+    """Others that what was recovered does not tell apart."""
 
     @property
     def accused(self) -> str:
-        """`dP or delta` where nothing tells which of them is wrong."""
+        """`dP or delta` where nothing tells which is wrong."""
         return " or ".join((self.intermediate, *self.inseparable))
 
     @property
@@ -125,8 +125,6 @@ class Intermediate(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One intermediate of two targets in one layout."""
-
     layout: str
     name: str
     total: int
@@ -206,7 +204,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class RepeatedResult(Struct, frozen=True, kw_only=True):
-    """An intermediate that is not the same in every repeated run, or is wrong in one."""
+    """Unlike in repeated runs, or wrong in one."""
 
     name: str
     runs: int
@@ -216,7 +214,7 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
     tiles: Ranges = ()
     block: int = 0
     spread: Number | None = None
-    """The largest difference as a multiple of what is allowed, where that is known."""
+    """The largest difference as a multiple of what is allowed."""
     atomics: tuple[Line, ...] = ()
     wrong_in: int = 0
     wrong_heads: tuple[tuple[int | None, int], ...] = ()
@@ -245,7 +243,7 @@ class Run(Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
     intermediates: tuple[Intermediate, ...] = ()
-    """In dataflow order; what was seen in kernels stands before the gradients."""
+    """In dataflow order; of kernels before gradients."""
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
@@ -267,7 +265,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wrong(self) -> bool:
-        """Of a survey also what ended its process where its kernels' memory tells why."""
+        """Of a survey also what ended its process where memory tells why."""
         is_ended = self.verdict == FAILED and self.tried is not None and bool(self.memory)
         return self.severity != WARNING and (self.verdict == MISMATCH or is_ended)
 
@@ -295,7 +293,6 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def told_error(self) -> tuple[str, str] | None:
-        """Kind and message of what kept it from a result."""
         if self.verdict not in (FAILED, CRASHED):
             return None
         if isinstance(self.error, Error):
@@ -313,8 +310,6 @@ class CloseUpRow(Struct, frozen=True, kw_only=True):
 
 
 class CloseUp(Struct, frozen=True, kw_only=True):
-    """One intermediate of one head: its error map, its wrong rows, its first wrong element."""
-
     layout: str
     intermediate: str
     batch: int | None
@@ -324,8 +319,8 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     shape: tuple[int, int]
     tile: tuple[int, int]
     map: tuple[tuple[Number | None, ...], ...]
-    """The worst multiple of the budget in each cell; None where all is masked."""
+    """The worst multiple of the budget; None where all is masked."""
     lines: tuple[int, ...] = ()
-    """The row tile of each line of the map, where not all rows were recovered."""
+    """Their row tiles, where not all rows were recovered."""
     rows: tuple[CloseUpRow, ...]  # those that are wrong, else the worst one
     element: Element

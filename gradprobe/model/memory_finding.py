@@ -1,4 +1,4 @@
-"""MemoryFinding: what a run did to memory that it should not have, or left undone."""
+"""What a run did to memory that it should not have, or left undone."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN,
 @dataclass(frozen=True)
 class WarningNote:
     kind: str
-    """HUGE (an offset beyond 2^31 elements), VECTOR (of strided parameters), UNDECLARED (a case), or a finding's."""
+    """HUGE (an offset beyond 2^31), VECTOR (of strided parameters), UNDECLARED (a case), or a finding's."""
     about: str
     words: str
     layouts: tuple[str, ...]
@@ -39,7 +39,7 @@ class MemoryFinding:
     access: str = ""
     lanes: int = 0  # elements that were accessed so; 0 where nobody counted
     place: tuple[int | None, ...] = (None,) * 4
-    """Batch, head, row and column of the first element."""
+    """Batch, head, row and column."""
     actual: str = "-"
     expected: str = "-"
     wraps: bool = False  # whether an offset cut to 32 bits leads there
@@ -64,7 +64,7 @@ class MemoryFinding:
 
 
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
-    """In the order of a report: a written guard band after the store that explains it."""
+    """A written guard band after the store that explains it."""
     memory = list(memory)
     outside = [one for one in memory if one.kind == OUTSIDE and one.access != "load"]
     explained = {one.tensor.lower() for one in outside}
@@ -79,8 +79,6 @@ def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
 
 @dataclass(frozen=True)
 class Group:
-    """What one kernel did to one tensor in one way."""
-
     layouts: tuple[str, ...]
     memory: tuple[MemoryFinding, ...]  # one of each line, the one of most lanes
 
@@ -111,7 +109,7 @@ def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
 
 
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
-    """Those of one run that count: a read without value that shows in no result was masked later."""
+    """A read without value that shows in no result was masked later."""
     return tuple(
         worst_first(one for one in memory if non_finite or not one.is_read_without_value)
     )

@@ -1,4 +1,4 @@
-"""Numbers as JSON and as sentences hold them: floats, ranges, counts; and how far roundings may add up."""
+"""Numbers in JSON and in sentences; and how far roundings may add up."""
 
 import math
 import re
@@ -13,7 +13,7 @@ LAMBDA = 4.0
 
 
 class Number(float):
-    """A float; one NaN equals another, so that equal reports are equal."""
+    """One NaN equals another, so that equal reports are equal."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class Number(float):
 
 
 def number_of(plain: object) -> Number:
-    """The inverse of `Number.plain`. Raises ValueError: it is no number."""
+    """Raises ValueError."""
     if isinstance(plain, str) and plain in WORDS:
         return Number(WORDS[plain])
     if isinstance(plain, (int, float)) and not isinstance(plain, bool):
@@ -56,7 +56,6 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
-    """The first `most` ranges in words: "0-2, 5"."""
     shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:most]]
     rest = len(ranges) - most
     return ", ".join(shown) + (f" and {rest} more ranges" if rest > 0 else "")
@@ -75,14 +74,13 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 
 
 def some(words: Iterable[str], most: int = 4) -> str:
-    """`a, b and c`; of more than most of them `a, b, c and 5 more`."""
     names = list(words)
     more = len(names) - most
     return listed(names if more <= 0 else [*names[: most - 1], f"{more + 1} more"])
 
 
 def ratio(value: float) -> str:
-    """A multiple of the budget in at most five characters."""
+    """In at most five characters."""
     if math.isnan(value) or value == math.inf:  # a Number that is NaN equals itself
         return "inf"
     if value < 9.995:

@@ -1,4 +1,4 @@
-"""Report: everything that one check found, as a value of which every form is made. The names are those of the JSON."""
+"""Report: what one check found, of which every form is made. The names are those of the JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CauseLine(Struct, frozen=True):
     kernel: str = ""
     note: str = ""
     around: tuple[str, str] = ("", "")
-    """The lines before and after it, without the indent of all three."""
+    """Without the indent of all three lines."""
     margin: Annotated[int, Meta(ge=0, le=100_000)] = 0
     function: str = ""  # where that is not the kernel
     instead: str = ""
@@ -51,19 +51,19 @@ class CauseLine(Struct, frozen=True):
 
 
 class TriedEdit(Struct, frozen=True, kw_only=True):
-    """An edit of the target's source that was run; or that none helps."""
+    """An edit of the source that was run; or that none helps."""
 
     matches: bool
     words: str
     file: str = ""
     diff: str = ""  # unified
     right: tuple[str, ...] = ()
-    """What is unlike the check in other cases, in which all matches too."""
+    """What is unlike the check in other cases that match too."""
     doubts: tuple[str, ...] = ()  # the same of cases that are wrong with it and without it
     not_run: tuple[str, ...] = ()
-    """What could tell it from another edit: a line, a side of a branch, turns of a loop."""
+    """What could tell it from another edit: a line, a side of a branch."""
     beyond: tuple[str, ...] = ()
-    """What else of the edited functions no case comes to: "is_causal = False"."""
+    """What else of the edited functions no case comes to."""
     others: tuple[str, ...] = ()
     tried: int = 0
     seconds: float = 0.0
@@ -87,13 +87,13 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
 class Replacement(NamedTuple):
     line: int
-    """The first one that goes, from 1; where none goes, the one before which the new ones stand."""
+    """From 1; where none goes, the one before which the new ones stand."""
     old: list[str]
     new: list[str]
 
 
 def replacements_of(diff: str) -> Iterator[Replacement]:
-    """What a unified diff of one file replaces, in the order of the file."""
+    """Of a unified diff of one file, in order."""
     at, current = 0, Replacement(0, [], [])
     for line in diff.split("\n")[2:]:
         head = _HUNK.match(line)
@@ -111,7 +111,7 @@ def replacements_of(diff: str) -> Iterator[Replacement]:
 
 
 def patched(text: str, diff: str) -> str:
-    """The text with a diff applied. Raises ValueError: a line that goes is another one."""
+    """Raises ValueError: a line that goes is another one."""
     lines = text.split("\n")
     for change in reversed(list(replacements_of(diff))):
         first, last = change.line - 1, change.line - 1 + len(change.old)
@@ -123,8 +123,6 @@ def patched(text: str, diff: str) -> str:
 
 
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
-    """One hypothesis, tested."""
-
     fault: str
     fault_class: str
     summary: str
@@ -137,9 +135,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     edit: TriedEdit | None = None
     seen: str = ""  # "seen in dq_kernel, 4 of 4 tiles"
     says_wrong: tuple[str, ...] = ()
-    """Intermediates of which it says that one or more are wrong by themselves."""
+    """One or more of these are wrong by themselves."""
     says_right: tuple[str, ...] = ()
-    """Those that are right with all that they are made of, up to the line."""
     layouts: tuple[str, ...] = ()
 
     @property
@@ -167,7 +164,7 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 
 class CompileError(Struct, frozen=True, kw_only=True):
-    """A line that Triton's interpreter runs, and that its compiler does not take."""
+    """A line that Triton's interpreter runs and its compiler does not."""
 
     kernel: str
     function: str = ""
@@ -195,7 +192,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a report was made: what every form tells paths by."""
+    """Where a report was made: what paths are told by."""
 
     folder: str
     root: str
@@ -224,8 +221,6 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
 
 
 class SecondCheck(Struct, frozen=True, kw_only=True):
-    """A check that another one is set beside."""
-
     name: str  # a target, how the same one is run, or the file of a report
     report: Report
     differences: tuple[Difference, ...] = ()
@@ -241,7 +236,7 @@ class AuditSummary(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What a check came to, also one that failed, crashed or took too long."""
+    """What a check came to, also a failed one."""
 
     schema: Literal["gradprobe.report/2"] = SCHEMA
     origin: Origin | None = None
@@ -270,7 +265,7 @@ class Report(Struct, frozen=True, kw_only=True):
     beyond: str = ""  # what a second case uses besides, "a tenth head: --batch 1 --heads 10"
     not_checked: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    """What is wrong in a second case that nothing says the target takes."""
+    """Wrong in a second case that nothing says the target takes."""
     compared: Counts = Counts()
     warnings: tuple[WarningNote, ...] = ()
     reproduce: str = ""

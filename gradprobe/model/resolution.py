@@ -1,4 +1,4 @@
-"""Resolution: a Case of the options that were given, or why there is none."""
+"""A Case of the options that were given, or why there is none."""
 
 import itertools
 import math
@@ -44,7 +44,6 @@ SOFTMAX_ALONE = {
     "window", "softcap", "kv_heads", "head_dim_v", "align", "alibi", "sinks", "dropout", "cu_seqlens", "cu_seqlens_k",
     "bias_axes", "bias_rank", "mask", "mask_axes", "mask_rank", "mask_as", "window_as",
 }  # fmt: skip
-"""The options that the lazy family does not know."""
 _COUNTS = (
     "batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "bias_window", "repeat",
 )  # fmt: skip
@@ -53,14 +52,14 @@ _COUNTS = (
 def resolve(
     options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False
 ) -> Case:
-    """A Case of the options that were given (None or absent: not given), with the family's defaults.
+    """The options (None or absent: not given), with the family's defaults.
 
     Args:
         takes_bias: whether the target takes a bias, which a lazy case then has by default.
-        packs: whether the target takes its sequences packed (cu_seqlens), so that `seqlens` means that.
+        packs: whether it takes its sequences packed, so that `seqlens` means that.
 
     Raises:
-        UsageFailure: a value that no case can have, or an option that the family does not know.
+        UsageFailure: a value that no case can have, or that the family does not know.
     """
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_foreign(given, family)
@@ -99,7 +98,7 @@ def _must(is_right: bool, rule: str, got: object, way_out: str = "") -> None:
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Raises UsageFailure where an option that takes one of several words has another."""
+    """Raises UsageFailure."""
     choices = _CHOICES if options.get("inputs") is None else {**_CHOICES, "mask": ("given",)}
     for name, known in choices.items():
         got = options.get(name)
@@ -228,7 +227,7 @@ def _refuse_axes(case: Case, name: str) -> None:
 
 
 def _refuse_magnitudes(case: Case) -> None:
-    """Of numbers with which float32 overflows or underflows in a right kernel."""
+    """With which float32 overflows or underflows in a right kernel."""
     cap, taus = case.softcap, case.tau or ()
     _must(cap is None or cap > 0, "--softcap must be above 0", cap)
     _must(cap != math.inf, "--softcap must be finite", cap, "drop it: no softcap is none")

@@ -1,7 +1,7 @@
 """The one place that opens files for writing: whole or not at all. Text made safe to show.
 
-No link is followed, but among the folders above a file: one in a repository could have any file of the user's
-overwritten. This module imports next to nothing, since report files are begun before all else.
+No link is followed but among folders above: one in a repository could have any file of the user's overwritten.
+Report files are begun before all else, so this imports next to nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """Replaces a file or a link at once; a pipe, a device or an open file is appended to. OSError."""
+    """Replaces a file or a link at once; appends to a pipe, a device or an open file. OSError."""
     if _is_stream(path):
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(text)
@@ -30,7 +30,7 @@ def replace_file(path: str | Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A new file beside, which takes the place and the permissions of the old one unless it fails."""
+    """A file beside, which takes the old one's place and permissions unless it fails."""
     mode = _mode(path)
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name[:32]}.{os.urandom(6).hex()}.part")
@@ -47,7 +47,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def open_in_place(path: str | Path, mode: str) -> IO[bytes]:
-    """Opens a file that is added to. Raises OSError, of a link too."""
+    """To add to it. OSError, of a link too."""
     forbidden = 0 if _stands_for_open_file(path) else os.O_NOFOLLOW
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | forbidden, 0o666))  # noqa: SIM115
 
@@ -67,7 +67,7 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """The permissions of the file, or of a new one. Raises OSError: it may not be written."""
+    """OSError: it may not be written."""
     if os.path.islink(path) or not os.path.exists(path):
         mask = os.umask(0)
         os.umask(mask)
@@ -94,12 +94,11 @@ PLAIN, IN_JSON, IN_MARKUP = "\\x{:02x}", "\\u{:04x}", "&#{};"
 
 
 def visible(text: str) -> str:
-    """The text with what no file of text should hold written as Python writes it: `\\x1b`, `\\u202e`."""
     return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def inert(text: str, written: str = PLAIN) -> str:
-    """The text without a command for a CI's runner: the first sign of each is written otherwise."""
+    """Without a command for a CI's runner: the first sign of each is written otherwise."""
     return _COMMAND.sub(lambda found: (found[1] or "") + written.format(ord(found[0][-1])), text)
 
 

@@ -1,1 +1,1 @@
-"""One Report in each of its forms: functions from a Report to a value. Nothing here measures or prints."""
+"""Forms of a Report: functions of it that neither measure nor print."""

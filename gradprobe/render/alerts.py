@@ -1,4 +1,4 @@
-"""What is wrong in reports, one alert a finding and the worst first: what every form for CI shows."""
+"""Alerts of reports, the worst first: what every form for CI shows."""
 
 import hashlib
 import re
@@ -30,7 +30,7 @@ from .source_places import Place, place_of, places_of
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of finding. No id is given to another or taken back: alerts that somebody closed are known by it."""
+    """A kind of finding. Its id is for ever: closed alerts are known by it."""
 
     id: str
     name: str
@@ -56,17 +56,15 @@ WRONG, INHERITS, IDENTITY, CAUSE = RULES["GP001"], RULES["GP002"], RULES["GP003"
 REFERENCE, TOOL, USAGE, REFUSED = RULES["GP023"], RULES["GP024"], RULES["GP025"], RULES["GP030"]
 
 SearchResult = Sequence[tuple[Run, Intermediate]]
-"""An intermediate, in the runs in which it has a status."""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One finding. The same finding in several layouts is one."""
+    """One finding, in however many layouts."""
 
     rule: Rule
     check: str  # the target, and the title of its case
     what: str
-    """What it is about: an intermediate, an identity, a tensor and its kernel with their line, "check"."""
     sentences: Sequence[str]
     places: Sequence[Place]  # where to look, the best first
     kind: str  # of a failure, a finding about memory or a warning
@@ -83,7 +81,7 @@ class Alert:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same finding of the same check, wherever its line has moved."""
+        """Independent of where the line has moved."""
         lower = () if self.level == self.rule.level else (self.level,)
         words = "\0".join((self.rule.id, self.check, self.what, *lower))
         return hashlib.sha256(words.encode(errors="replace")).hexdigest()
@@ -98,7 +96,6 @@ def alerts_of(reports: Iterable[Report]) -> list[Alert]:
 
 
 def alerts_in(report: Report) -> Iterator[Alert]:
-    """Errors as they are found, in the order of the dataflow, then warnings."""
     yield from _errors(errors_of(report))
     for warned in report.warnings:
         kind, layouts = warned.kind, warned.layouts
@@ -138,7 +135,7 @@ def _alert(
     seen: Iterable[CauseLine | MemoryFinding | Error | WarningNote] = (), places: Iterable[Place] | None = None,
     kind: str = "", level: str = "",
 ) -> Alert:  # fmt: skip
-    """With what every alert of a report says; `seen` names places before `places`, which are the report's if None."""
+    """`seen` names places before `places`, which are the report's if None."""
     again = f"Again: {report.reproduce}" if report.reproduce else ""
     found = [*map(place_of, seen), *(places_of(report) if places is None else places)]
     unique = list(dict.fromkeys(place for place in found if place.file))

@@ -1,4 +1,4 @@
-"""Two reports beside one another: what changed between them, and where two targets differ."""
+"""What changed between two reports, and where two targets differ."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -44,14 +44,11 @@ NOT_RUN, NOT_MADE = "not run", "not made"
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, NOT_RUN: 0, NOT_MADE: 0, SKIPPED: 1, MISMATCH: 3}
 _KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
-"""What a change became, and the word for it; what is worse first."""
 Fact = str | Intermediate
 _STYLES = {WORSE: BAD, BETTER: GOOD, SAME: GOOD, "": CAUTION}
 
 
 class ReportChange(Struct, frozen=True):
-    """What changed, a verdict, an intermediate, a cause or an option, in a layout or in a check as a whole."""
-
     check: str
     what: str
     before: str
@@ -61,7 +58,7 @@ class ReportChange(Struct, frozen=True):
 
 
 def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
-    """What changed, check by check: checks go by their target and title, runs by their layout."""
+    """Checks go by their target and title, runs by their layout."""
     old, new = ({one.name: one for one in reports.reports} for reports in (before, after))
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
@@ -79,7 +76,6 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
 
 
 def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
-    """What a save of a file changed in layouts and intermediates that both checks have."""
     found = _of_check(after.name, before, after) if before is not None else ()
     both = [change for change in found if change.layout]
     both = [each for each in both if not {each.before, each.after} & {NOT_EXPOSED, NOT_RUN}]
@@ -111,7 +107,7 @@ def render_comparison(changes: Sequence[ReportChange], width: int) -> list[Text]
 
 
 def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
-    """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
+    """`dP and dV in distinct: right -> wrong in head 1`."""
     alike = group(changes, lambda each: (each.before, each.after, each.what, bool(each.layout)))
     found: dict[str, list[str]] = {}
     for (before, after, what, in_layouts), those in alike.items():
@@ -143,7 +139,6 @@ def _facts(report: Report) -> dict[tuple[str, str], Fact]:
 
 
 def _change(what: str, old: Fact | None, new: Fact | None) -> tuple[str, str, str] | None:
-    """None where both are the same, or one report has none of it."""
     if what == "verdict":
         was, now = str(old or NOT_RUN), str(new or NOT_RUN)
         return None if was == now else (was, now, _became(was, now))
@@ -182,7 +177,6 @@ def _wrong_heads(intermediate: Intermediate) -> set[tuple[int | None, int]]:
 
 
 def _in_words(intermediate: Intermediate) -> str:
-    """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`, `not exposed`."""
     if intermediate.status == NOT_EXPOSED:
         return NOT_EXPOSED
     wrong = [head for head in intermediate.heads if head.mismatched]
@@ -190,7 +184,7 @@ def _in_words(intermediate: Intermediate) -> str:
 
 
 def _heads_by_batch(heads: Sequence[Head], intermediate: Intermediate) -> str:
-    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where all batches have the same heads."""
+    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where all have the same heads."""
     words = dict[int | None, str]()
     for batch, those in group(heads, lambda head: head.batch).items():
         words[batch] = heads_in_words((head.head for head in those), len(those))

@@ -1,4 +1,4 @@
-"""The words of a report: its verdict, its first line, its layouts, and what was compared."""
+"""The words of a report: verdict, first line, layouts, and what was compared."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ from .source_places import Place, base_of
 
 
 def headline(report: Report, width: int) -> list[Text]:
-    """The verdict and the greppable line alone, for reports taller than the screen."""
     if report.verdict == FAILED:
         return []
     first = [Text(first_line(report), "bold")] if report.failing else []
@@ -24,7 +23,7 @@ def headline(report: Report, width: int) -> list[Text]:
 
 
 def first_line(report: Report) -> str:
-    """Of the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
+    """The greppable line; "" where all matches."""
     run = report.failing
     return "" if run is None else greppable(run, run.memory)
 
@@ -37,7 +36,6 @@ def verdict_of(report: Report) -> Iterator[ReportBlock]:
 
 
 def beyond_the_case(report: Report) -> str:
-    """What sets a wrong second case apart; of a match what was not checked."""
     if report.beyond:
         return f"right as it was asked for, wrong with {report.beyond}"
     words = []
@@ -69,7 +67,6 @@ def verdict_words(report: Report) -> str:
 
 
 def _on_ranks(case: Case, element: Element) -> str:
-    """`in the shard of rank 1, from step 2 of rank 3 (keys of rank 1)`, as far as that is known."""
     rank, step = element.rank, element.step
     words = f"in the shard of rank {element.shard}"
     if rank is None or step is None or case.ranks is None:

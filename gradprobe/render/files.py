@@ -1,7 +1,6 @@
-"""Report files: which forms there are, and what each file holds until its command has finished: valid, and no match.
+"""Report files: their forms, and what each holds until its command has finished: valid, and no match.
 
-It is written first, so that a process that is killed at any moment leaves no verdict of an earlier run. This module
-therefore imports next to nothing.
+Written first, so that a killed process leaves no earlier verdict; so this imports next to nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _OF_A_FILE = re.compile(r"([\w./-]+\.py):\w+", re.ASCII)
 
 
 def keeps_changing(file: str) -> bool:
-    """Whether a file may be written again and again. A stream may not: it would keep every version."""
+    """Not a stream, which would keep every version."""
     return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
 
 
 def begin(words: Sequence[str]) -> None:
-    """Replaces the report files of a command line; one that cannot be written is reported later."""
+    """Replaces the report files of a command line, as far as they can be written."""
     flags = FILES.get(words[0], ()) if words else ()
     if not flags or _NOTHING_RUNS & set(own_words(words)):
         return
@@ -62,12 +61,11 @@ def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
 
 
 def own_words(words: Sequence[str]) -> Sequence[str]:
-    """The words before `--`; those after it are another command's."""
     return words[: words.index("--")] if "--" in words else words
 
 
 def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
-    """An unfinished document: it is no match yet, and a mismatch in it stays one."""
+    """No match yet, but a mismatch in it stays one."""
     verdict = document["verdict"] if document["verdict"] in _WRONG else INCOMPLETE
     return {**document, "verdict": verdict, "error": ERROR}
 
@@ -80,7 +78,6 @@ def document(reproduce: str) -> dict[str, Any]:
 
 
 def as_json(several: Reports, code: int | None) -> str:
-    """The reports as JSON, gradprobe.report/2 or gradprobe.reports/2 of several; as long as more come, incomplete."""
     from ..model.documents import several_document, text_of
 
     whole = several_document(several)
@@ -102,8 +99,7 @@ def _unfinished_text(ending: str, words: Sequence[str]) -> str:
 # Where a form goes that has no file of its own.
 STDERR = "/dev/stderr"
 Form = namedtuple("Form", ["help", "text", "unfinished", "escape"])  # noqa: PYI024 - typing takes long to import
-"""A form: its help, the function of render/ that makes it, the ending of what its file holds until then, "" without a
-file; and how it writes a character by its number."""
+"""`text` is the function of render/ that makes it; `unfinished` the ending of its template, "" without a file."""
 FORMS: Mapping[str, Form] = {
     "--json": Form("Write the report as JSON; - for stdout", "files:as_json", "json", IN_JSON),
     "--junit": Form("Write JUnit XML; - for stdout", "junit:text", "xml", IN_MARKUP),
@@ -116,7 +112,7 @@ FORMS: Mapping[str, Form] = {
 
 
 def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
-    """What makes a form's text of reports and an exit code; None as long as the command runs."""
+    """What makes a form's text of reports and an exit code; None while the command runs."""
     module, _, name = FORMS[flag].text.partition(":")
     maker: Callable[[Reports, int | None], str]
     maker = getattr(import_module(f"gradprobe.render.{module}"), name)

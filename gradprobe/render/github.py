@@ -1,4 +1,4 @@
-"""What GitHub shows: annotations at lines of the source, and a Markdown table for the summary of a step."""
+"""What GitHub shows: annotations of lines, and a Markdown table for a step's summary."""
 
 import re
 from collections import Counter
@@ -27,10 +27,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
 
 
 def text(several: Reports, _: int | None) -> str:
-    """One line an annotation: errors, then warnings, then notices, each the worst first.
-
-    They are for stderr, where GitHub reads them too. Of more than ten the tenth says how many more there are.
-    """
+    """One line an annotation, the worst first of each level; the tenth says how many more there are."""
     alerts = group(alerts_of(so_far(several, 0)), lambda alert: alert.level)
     base, lines = base_of(several), list[str]()
     for level in _KINDS:
@@ -60,15 +57,11 @@ def _escaped(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escaped as the runner undoes it in a property's value."""
     return _escaped(visible(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
-    """A heading, a row a finding, and the commands that repeat what does not match, in `most` bytes of UTF-8 at most.
-
-    Where that is too little, the end is left out, and the last line says so; "" where not even the heading has room.
-    """
+    """A table of findings and the commands that repeat them, cut to `most` bytes of UTF-8; "" without room for any."""
     reports, base = so_far(several, code), base_of(several)
     parts, tail = [_heading(reports) + _HEAD], ["\n"]
     parts += [_row(alert, base) for alert in alerts_of(reports)]

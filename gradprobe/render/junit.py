@@ -1,4 +1,4 @@
-"""JUnit XML: one test case an intermediate, head and layout, and one an identity; a test suite a check."""
+"""JUnit XML: a test suite a check; a test case an intermediate, head and layout, or an identity."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,6 @@ _COUNTED = {"failures": _FAILURE, "errors": _ERROR, "skipped": SKIPPED}
 
 @dataclass(frozen=True)
 class _TestCase:
-    """Its group is a part of JUnit's class name; without an outcome it passes."""
-
     group: str
     name: str
     outcome: str = ""

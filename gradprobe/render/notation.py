@@ -1,4 +1,4 @@
-"""How numbers, heads, marks and findings are written for people, the same in every form."""
+"""How numbers, heads, marks and findings are written for people."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -29,7 +29,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 WRONG_SIGN, INHERITED_SIGN, TIMES, TILE_SIGNS = "✗", "↳", "×", "·░▒▓█"
-"""Signs that carry meaning without colour; the last of a tile within budget, over it, over 10, 100 and 1000 times."""
 
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"
@@ -55,14 +54,13 @@ def value(number: float | None) -> str:
 
 
 def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
-    """The line of the first mismatch, else of a broken identity, else of memory that was touched."""
     if run.first_mismatch:
         return element_line(run.first_mismatch)
     return identity_line(run.broken[0]) if run.broken else stray_line(memory[0])
 
 
 def element_line(element: Element) -> str:
-    """The one greppable line; its form never changes. Of a sharded target it says whose shard, rank and step."""
+    """The one greppable line; its form never changes."""
     words = _numbers(element.actual, element.expected, element.ratio)
     if element.shard is not None:
         rank, step = map(_index, (element.rank, element.step))
@@ -99,7 +97,7 @@ def _numbers(actual: float | None, expected: float | None, times: float) -> str:
 
 
 def size_in_words(element: Element) -> str:
-    """Of a small miss `off by 1e-06 of values up to 0.01`; "" of a large one."""
+    """`off by 1e-06 of values up to 0.01`; "" of a large miss."""
     error, largest = element.error, element.largest
     if error is None or not largest or not error < _SMALL * largest:
         return ""
@@ -107,7 +105,7 @@ def size_in_words(element: Element) -> str:
 
 
 def errors_of(report: Report) -> Report:
-    """The report without runs and findings about memory that do not count."""
+    """Without runs and findings about memory that do not count."""
     if report.is_warning:
         return replace(report, **_NOTHING)
     runs = []
@@ -119,10 +117,7 @@ def errors_of(report: Report) -> Report:
 
 
 def so_far(several: Reports, code: int | None) -> list[Report]:
-    """The reports, and as long as the command has no exit code, one that is not finished.
-
-    Where two would go by one name, the later ones have a number in their titles.
-    """
+    """The reports, of unlike names; an unfinished one too as long as there is no exit code."""
     found: dict[str, Report] = {}
     unfinished = () if code is not None else (report_from(document("")),)
     for report in (*several.reports, *unfinished):
@@ -135,7 +130,7 @@ def so_far(several: Reports, code: int | None) -> list[Report]:
 
 
 def identities(run: Run) -> dict[str, Identity]:
-    """The target's identities by key; of one tried more than once, the one that is broken."""
+    """By key; of one tried more than once, the broken one."""
     found: dict[str, Identity] = {}
     for identity in run.invariants:
         if identity.of == "target" and (identity.key not in found or not identity.holds):
@@ -150,13 +145,11 @@ def residual(identity: Identity) -> str:
 
 
 def heads_in_words(numbers: Iterable[int], most: int = 8) -> str:
-    """`head 1`, `heads 0-2, 5`."""
     found = sorted(set(numbers))
     return f"head{'s' * (len(found) != 1)} {in_words(spans(found), most)}"
 
 
 def heads_having(intermediate: Intermediate, status: str) -> str:
-    """`head 1 of 4`, `every head`, of those with a status."""
     wrong = {head.head for head in intermediate.having(status)}
     if len(wrong) == intermediate.count:
         return "every head" if intermediate.count > 1 else "the only head"
@@ -164,7 +157,6 @@ def heads_having(intermediate: Intermediate, status: str) -> str:
 
 
 def blame(run: Run, *, inherits: bool = True) -> str:
-    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
     by_status: dict[str, list[Intermediate]] = {}
     for one in run.intermediates:
         by_status.setdefault(one.status, []).append(one)
@@ -183,12 +175,10 @@ def blame(run: Run, *, inherits: bool = True) -> str:
 
 
 def place_in_words(part: Element | CloseUp) -> str:
-    """`batch 0, head 1`; without a batch where the intermediate has none."""
     return f"{'' if part.batch is None else f'batch {part.batch}, '}head {part.head}"
 
 
 def counts_in_words(part: Intermediate | Head) -> str:
-    """`72 elements wrong, worst 51x what is allowed, rows 0-71`, of an intermediate or a head."""
     wrong = plural(part.mismatched, "element")
     words = f"{wrong} wrong, worst {ratio(part.ratio)}x what is allowed"
     rows = part.rows if isinstance(part, Head) else ()
@@ -196,7 +186,7 @@ def counts_in_words(part: Intermediate | Head) -> str:
 
 
 def in_short(sentence: str) -> str:
-    """A sentence about memory without its layouts, its program and the text of its line."""
+    """A sentence about memory without its layouts, program and line."""
     return re.split(r" \(program |, line \d+: `|: `", re.sub(r"^in [^:]+: ", "", sentence))[0]
 
 
@@ -207,7 +197,6 @@ def edit_name(edit: TriedEdit) -> str:
 
 
 def cause_in_words(diagnosis: Diagnosis) -> str:
-    """`Cause: dO is read with q's head stride (explains 100% of what is wrong). Fix: ...`, in one line."""
     cause = "Cause" if diagnosis.is_named else "Consistent with"
     fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
     if (edit := diagnosis.edit) is not None and edit.diff:
@@ -217,5 +206,4 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
 
 
 def quoted(title: str) -> str:
-    """A title among others, in quotes where it has a comma of its own."""
     return f'"{title}"' if "," in title else title

@@ -1,4 +1,4 @@
-"""What else a reader must know of a check: each kind of sentence in the order in which they are shown."""
+"""What else a reader must know of a check, in the order in which it is shown."""
 
 import re
 from collections.abc import Iterator
@@ -20,10 +20,7 @@ _FIRST = ("not checked", "exported in another convention", "the target changes",
 
 
 def findings(report: Report) -> list[str]:
-    """The sentences of one screen, the most important first.
-
-    What limits the verdict comes first, then what no comparison shows, what was asked for, and what to do next.
-    """
+    """The sentences of one screen, the most important first."""
     known = report.known if report.causes else ()
     told = limits(report)
     if strays := _strays(report):
@@ -51,13 +48,11 @@ def all_notes(report: Report) -> Iterator[str]:
 
 
 def limits(report: Report) -> list[str]:
-    """What is not judged, and what is meant otherwise: without them a match would say too much."""
     readings = [note for note in report.notes if "of its results are right so" in note]
     return [*not_judged(report), *readings]
 
 
 def not_judged(report: Report) -> Iterator[str]:
-    """Layouts without a result, those for the same reason together, in the words of the first."""
     found: dict[tuple[str, str], list[str]] = {}
     whys: dict[tuple[str, str], str] = {}
     for run in report.runs:

@@ -1,4 +1,4 @@
-"""Page: reports as one HTML file, with its style and its script inside."""
+"""Reports as one HTML file, with its style and script."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _of_several(several: Reports, reports: list[Report]) -> str:
 
 
 def small_of(several: Reports, verdict: str, words: str) -> str:
-    """A piece of HTML for a notebook: what the terminal shows, and below a click the page itself in a frame."""
+    """For a notebook: what the terminal shows, and the page behind a click."""
     template = _environment().get_template("small.html")
     return visible(template.render(verdict=verdict, words=words, page=text(several, 0)))
 

@@ -1,4 +1,4 @@
-"""Why: the causes with their lines and edits, on one screen or in full; else what is known."""
+"""Why: causes with their lines and edits; else what is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ _MOST_PLACES, _MOST_FACTS = 4, 3
 
 
 def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
-    """Causes, each with the word before it; else what came is consistent with."""
     if causes := report.causes:
         return list(zip(["CAUSE", *["AND ALSO"] * (len(causes) - 1)], causes, strict=True))
     best = next(iter(report.diagnoses), None)
@@ -136,7 +135,7 @@ def _tried(cause: Diagnosis, edit: TriedEdit, words: str, rows: int) -> Iterator
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A line of a cause, once for all places where it stands."""
+    """A line of a cause, once for all its places."""
 
     wheres: Sequence[CauseLine]
     base: Base
@@ -153,7 +152,6 @@ class Excerpt:
         return lines
 
     def place(self, width: int) -> str:
-        """`my_lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)`, as far as that fits."""
         where, also = self.wheres[0], _and_lines(self.wheres[1:])
         short = f"  {self.base.short(where.file)}:{where.place}"
         for words in (f"{short} ({also})" if also else short, short):
@@ -162,7 +160,7 @@ class Excerpt:
         return f"  .../{os.path.basename(where.file)}:{where.line}"
 
     def listing(self) -> list[tuple[int, str, str, str]]:
-        """Number and text of the line and its neighbours; the text in three, of which the second is wrong."""
+        """Number and text of the line and its neighbours; the text in three, the second wrong."""
         where, (before, after) = self.wheres[0], self.wheres[0].around
         start, code = where.column or 0, where.code
         end, indent = start + where.length, " " * where.margin
@@ -171,7 +169,6 @@ class Excerpt:
 
 
 def _mark(where: CauseLine, first: int, room: int) -> str:
-    """Carets, and as much of the note as there is room for."""
     if where.column is None:
         return textwrap.shorten(where.note, room, placeholder=_CUT)
     carets = " " * first + "^" * max(1, min(where.length, room - first))
@@ -182,14 +179,13 @@ def _mark(where: CauseLine, first: int, room: int) -> str:
 
 
 def _and_lines(others: Sequence[CauseLine | Replacement], most: int = 1000) -> str:
-    """`the same in lines 204, 276`; "" of none."""
     more = f" and {len(others) - most} more" if len(others) > most else ""
     lines = ", ".join(str(other.line) for other in others[:most])
     return f"the same in line{'s' * (len(others) > 1)} {lines}{more}" if others else ""
 
 
 def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int]:
-    """As much of a line as has room around a part of it, and where that part begins there."""
+    """A line cut to the room around a part of it, and where that begins."""
     if len(code) <= room:
         return code, first
     if first + length > room - len(_CUT):

@@ -1,4 +1,4 @@
-"""Blocks of a report, which a page lays out, and the rows that a terminal folds them into."""
+"""Blocks of a report: a page lays them out, a terminal folds them into rows."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ from rich.text import Text
 from ..model.number import plural
 
 MOST, MOST_OF_A_MATCH = 24, 10
-"""Rows on a terminal of 80 columns: of a report that fails, and of a match."""
 COLUMNS = 80
 ALL = 1000  # more rows than any sentence takes
 
 
 class ReportBlock(Protocol):
-    """A page lays it out by the name of its class."""
-
     def lines(self, width: int) -> Sequence[Text]: ...
 
 
 @dataclass(frozen=True)
 class Title:
-    """A heading on a page, an empty line on a terminal."""
-
     text: str
 
     def lines(self, _: int) -> Sequence[Text]:
@@ -38,8 +33,6 @@ class Title:
 
 @dataclass(frozen=True)
 class Words:
-    """A sentence, in so many rows of a terminal at most."""
-
     text: str
     head: str = ""  # a word before it, which has the style then
     style: str = ""
@@ -54,8 +47,6 @@ class Words:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line that is never folded."""
-
     text: Text
 
     def lines(self, _: int) -> Sequence[Text]:
@@ -64,8 +55,6 @@ class TextLine:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command that does the same again."""
-
     text: str
 
     def lines(self, _: int) -> Sequence[Text]:
@@ -74,7 +63,7 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Rows of cells, the first of them dim: so many columns to the left, the others to the right, of a least width."""
+    """Rows of cells, the first dim; `left` columns to the left, the others to the right."""
 
     rows: Sequence[Sequence[str | Text]]
     left: int = 1
@@ -109,10 +98,8 @@ class Section:
     lines: Sequence[Text]
     least: int | None = None  # how many stay, however little room there is; None for all
     noun: str = "line"
-    """What a line is, to count those that are left out; "" where nobody misses them."""
 
     def cut(self, rows: int, width: int) -> Section:
-        """In so many rows, or in its least lines: the last says how many are left out."""
         lines, counted = list(self.lines), int(bool(self.noun))
         least = len(lines) if self.least is None else self.least
         if rows_of(lines, width) <= rows or len(lines) <= least + counted:
@@ -130,7 +117,7 @@ def rows_of(lines: Iterable[Text], width: int) -> int:
 
 
 def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
-    """In so many rows where the least lines of all allow it: the last sections give way first."""
+    """The last sections give way first."""
     lines, after = list[Text](), 0
     for at, section in reversed(list(enumerate(sections))):
         before = sum(rows_of(one.lines, width) for one in sections[:at])
@@ -146,7 +133,6 @@ def folded(words: str, width: int, style: str = "", rows: int = ALL) -> list[Tex
 def headed(
     head: str, style: str, words: str, width: int, rows: int = ALL, *, hangs: bool = True
 ) -> list[Text]:
-    """Words in lines of a width, beside or below a word before them."""
     between = " " if head.endswith(":") else "  "
     indent = " " * (len(head) + len(between)) if hangs else "  "
     lines = _folded(words, width, rows, f"{head}{between}", indent) or [Text(head)]
@@ -167,7 +153,7 @@ def _folded(
 
 
 def lines_of(words: str, width: int, **indents: str) -> list[str]:
-    """Words in lines of a width, of which none ends inside a path or an option."""
+    """No line ends inside a path or an option."""
     return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: one result a finding, the worst first, as GitHub's code scanning takes it."""
+"""SARIF 2.1.0, as GitHub's code scanning takes it: a result a finding."""
 
 from collections import Counter
 from typing import Any
@@ -17,11 +17,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def text(several: Reports, code: int | None) -> str:
-    """The reports as one log with one run; as long as there is no exit code, with a check that is not finished.
-
-    GitHub takes no result without a place. What has none (a wrong command) is a notification of the invocation instead,
-    and so is a layout that the target refused.
-    """
+    """One log with one run. What has no place is a notification: GitHub takes no such result."""
     reports, base = so_far(several, code), base_of(several)
     results, notes, seen = list[dict[str, Any]](), list[dict[str, Any]](), Counter[str]()
     for alert in alerts_of(reports):

@@ -1,7 +1,4 @@
-"""A report on one screen: the verdict, the place, the cause with its line, the edit, and what else must be known.
-
-`--details`, audits and pages show all of it.
-"""
+"""A report on one screen, or with `--details` in full."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -34,11 +31,10 @@ from .source_places import base_of
 from .terminal import Terminal, terminal
 
 Part = tuple[Iterable[ReportBlock], int | None, str]
-"""Blocks, how many of their lines stay at least (None: all), and what a line is, to count those that are left out."""
+"""Blocks, how many of their lines stay (None: all), and what a line is called."""
 
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
-    """The report on one screen; where all of it is asked for, and of an audit, in full."""
     on = on or terminal()
     if report.close_up is not None:
         return _close_up(report, on)
@@ -58,7 +54,7 @@ def core(report: Report, width: int) -> list[Text]:
 def _closed(
     report: Report, on: Terminal, parts: Iterable[Part], further: Sequence[str] = (), *, is_wrong: bool, kept: int = 1
 ) -> list[Text]:  # fmt: skip
-    """Parts, which make room for `kept` of the further sentences, as many more as fit, and the commands that go on."""
+    """Parts, which make room for `kept` of the further sentences, then as many more as fit."""
     width, again = on.columns, list[Text]()
     most = (MOST if is_wrong else MOST_OF_A_MATCH) - 1
     if report.close_up is not None:

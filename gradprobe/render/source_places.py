@@ -1,4 +1,4 @@
-"""Places in source that a report names, and how a path is written for others: relative, or as a URI."""
+"""Places in source, and how their paths are written: relative, or as a URI."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from ..model.report import CauseLine, Origin, Report
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, from 1, or the file alone; and the function or kernel, or the code, that stands there."""
-
     file: str
     line: int | None
     name: str = ""
 
 
 def origin_here() -> Origin:
-    """Of a report that this process makes. On GitHub the checkout is the root."""
+    """On GitHub the checkout is the root."""
     folder = os.path.realpath(os.getcwd())
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
     root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
@@ -35,7 +33,6 @@ def origin_here() -> Origin:
 
 
 def with_origin(several: Reports) -> Reports:
-    """Those that do not know their origin are of here."""
     here = several.origin or origin_here()
     own = (replace(report, origin=report.origin or here) for report in several.reports)
     return replace(several, reports=tuple(own), origin=here)
@@ -48,14 +45,11 @@ def base_of(part: Report | Reports) -> Base:
 
 @dataclass(frozen=True)
 class Base:
-    """Against what paths are told: a root, and where relative ones begin; all absolute."""
-
     root: str
     here: str
     home: str = ""
 
     def short(self, file: str) -> str:
-        """Relative to the current folder or the home folder, where it lies below one."""
         for folder, prefix in ((self.here, ""), (self.home, "~/")):
             path = PurePosixPath(file)
             if folder and path.is_relative_to(folder):
@@ -63,7 +57,7 @@ class Base:
         return file
 
     def relative(self, file: str) -> str | None:
-        """The file from the root, with slashes; None where it does not lie below."""
+        """The file from the root; None where it does not lie below."""
         path, root = PurePosixPath(self._whole(file)), os.path.normpath(self.root)
         return str(path.relative_to(root)) if path.is_relative_to(root) else None
 
@@ -85,11 +79,11 @@ class Base:
 def places_of(
     report: Report, intermediate: str | None = None, *, inherits: bool = False
 ) -> tuple[Place, ...]:
-    """Where to look, the best first: what the causes name, kernels named after the intermediate, the target.
+    """Where to look, the best first.
 
     Args:
-        intermediate: one that is wrong; None for what no kernel may be blamed for.
-        inherits: whether that only inherits, so that no line is accused but of a kernel named after it.
+        intermediate: a wrong one; None where no kernel may be blamed.
+        inherits: whether it only inherits, so that only kernels named after it are accused.
     """
     kernels = [Place(one.file, one.line or None, one.name) for one in report.target.kernels]
     found: list[Place] = []

@@ -1,4 +1,4 @@
-"""Tables of numbers: the worst error of each head, the numbers around an element, one intermediate close up."""
+"""Tables: the errors of heads, the numbers around an element, one intermediate close up."""
 
 import math
 import textwrap
@@ -46,9 +46,8 @@ class HeadTable:
     run: Run
     each: bool = False  # whether each intermediate has a row of its own
     parts: dict[str, list[list[Head]]] = field(default_factory=dict)
-    """By title what an intermediate has of each query head, in every batch: of dK and dV of its key head."""
+    """By title, of each query head in every batch."""
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The status in each query head."""
 
     def __post_init__(self) -> None:
         case, compares = self.report.case, self.run.compares
@@ -80,7 +79,7 @@ class HeadTable:
         return CellGrid(rows, least=_CELL)
 
     def _columns(self, most: int) -> list[list[int]]:
-        """Heads that are alike in every row; of more groups than columns the last ones share one."""
+        """Of more groups than columns the last ones share one."""
         states = list(zip(*self.states.values(), strict=True))
         found = list(group(range(len(states)), states.__getitem__).values())
         if len(found) > most:
@@ -95,14 +94,12 @@ class HeadTable:
         return Text(f"{sign}{ratio(worst)}{TIMES}", STYLES.get(status, ""))
 
     def _title(self, column: Sequence[int]) -> str:
-        """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
         if len(column) == len(next(iter(self.states.values()))) > 1:
             return "all"
         ranges = spans(column)
         return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
 
     def _label(self, alike: Sequence[Intermediate]) -> str:
-        """`P dP delta in dq_kernel`: with the kernel where another kernel's is in another row."""
         elsewhere = [one.name for one in self.run.compares if one not in alike]
         names = dict.fromkeys(one.title if one.name in elsewhere else one.name for one in alike)
         between = ", " if " " in "".join(names) else " "
@@ -120,7 +117,6 @@ LEGEND = Words(f"{WRONG_SIGN} wrong by itself   {_INHERITS}", "", "dim")
 def numbers_around(
     place: Element | None, width: int, *, one_row: bool = False
 ) -> Iterator[ReportBlock]:
-    """Actual above expected, the element in brackets; or its row alone."""
     if place is None or (around := place.window) is None:
         return
     row, col = place.row or 0, place.col or 0

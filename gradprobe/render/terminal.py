@@ -1,4 +1,4 @@
-"""What a person and a pipe see: lines on stdout as wide as the terminal, documents, failures and progress on stderr."""
+"""What a person and a pipe see: lines and documents on stdout, failures and progress on stderr."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ def print_failure(failure: Failure) -> None:
 
 
 def dump(json_file: str | None, document: dict[str, Any]) -> None:
-    """A JSON document in a file, on stdout for -, nowhere for None. A file that was there is never half written.
-
-    Raises:
-        UsageFailure: the file cannot be written.
-    """
+    """A JSON document in a file, on stdout for -, nowhere for None. Raises UsageFailure: it cannot be written."""
     if json_file is None:
         return
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -45,14 +41,12 @@ def dump(json_file: str | None, document: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Terminal:
-    """What stdout can show, in so many rows: None where it is no terminal."""
-
     columns: int
     rows: int | None
     utf8: bool
     details: bool = False
     rest: str = ""
-    """The command that shows all of a report, where that is not the same one with --details."""
+    """The command that shows all, where --details does not."""
     is_said: bool = False  # whether what ended a check stands there already
 
 
@@ -62,7 +56,6 @@ def terminal() -> Terminal:
 
 
 def takes_stderr() -> bool:
-    """Whether stderr goes to the same terminal, file or pipe as stdout."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except (OSError, ValueError):  # closed, or no file at all
@@ -86,7 +79,6 @@ def plain(lines: list[Text]) -> str:
 
 
 def painted(lines: list[Text], on: Terminal) -> str:
-    """Lines as they are written, in colour where that terminal wants it."""
     from rich.console import Console
 
     console = Console(
@@ -126,7 +118,7 @@ def write_stdout(text: str) -> None:
 
 
 def write_as_is(text: str) -> None:
-    """Writes what is safe already to stdout; a reader that leaves early (`| head -1`) changes no exit code."""
+    """A reader that leaves early (`| head -1`) changes no exit code."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -139,10 +131,7 @@ KEPT = "the results so far are above, and in the files that were asked for, mark
 
 
 class Progress:
-    """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done, or None.
-
-    The bar is shown after `patience` seconds.
-    """
+    """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`, shown after `patience` seconds."""
 
     def __init__(self, patience: float = PATIENCE) -> None:
         begun = "importing torch and the target"
