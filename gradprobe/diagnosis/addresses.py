@@ -1,4 +1,4 @@
-"""Lines of CUDA kernels that touch other rows, keys or heads than the rest of their block."""
+"""Lines of CUDA kernels that touch other elements than the rest of their block."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +45,7 @@ class KnownTensor:
     name: str
     letters: str
     tensor: Tensor
-    is_input: bool
-    """Whether it is q, k, v, dO or O, or a copy of one."""
+    is_input: bool  # q, k, v, dO, O, or a copy of one
 
     @property
     def home(self) -> int:
@@ -55,10 +54,8 @@ class KnownTensor:
 
 @dataclass
 class UnitAccess:
-    all_dims: int
-    """Of the tensor."""
-    keys: set[Key] = field(default_factory=set)
-    """By b, h, g, m and n."""
+    all_dims: int  # of the tensor
+    keys: set[Key] = field(default_factory=set)  # by b, h, g, m and n
     dims: set[int] = field(default_factory=set)
 
     def at(self, letters: str) -> set[Key]:
@@ -68,7 +65,7 @@ class UnitAccess:
 
     @property
     def is_known(self) -> bool:
-        """Whether every element's indices are: where axes interleave, some are not told apart."""
+        """Where axes interleave, indices may not be known."""
         return (NOWHERE,) * len(_LETTERS) not in self.keys
 
     @property
@@ -81,7 +78,7 @@ class UnitAccess:
 
 
 class AccessedElements:
-    """What one launch touched, by unit: a block, warp or thread that shares nothing further."""
+    """What one launch touched, by block, warp or thread."""
 
     def __init__(
         self, launch: RecordedAccesses, known: Sequence[KnownTensor], case: Case
@@ -168,15 +165,14 @@ def _distinct(rows: Array) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    launches: tuple[AccessedElements, ...]
-    """Those in which something known meets, in order."""
+    launches: tuple[AccessedElements, ...]  # those in which something known meets, in order
     by_thread: tuple[AccessedElements, ...]
-    """Of launches whose threads give each other copies of tensors alone, what each thread reads."""
+    """Of launches whose threads share copies alone, what each thread reads."""
     roles: Roles
 
 
 def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
-    """Runs the target again in a layout and records its accesses; None where it refused."""
+    """None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
@@ -245,7 +241,6 @@ def _of_attention(
 
 
 def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
-    """The lines that touch other elements than they should; else what wrong results leave out."""
     flow = Flow(lambda view: "", {})
     for elements in run.launches:
         _compare(flow, elements)
@@ -297,7 +292,6 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """The results whose units never read a row or key that they sum over."""
     case, valid = run.roles.case, run.roles.valid
     # P of dropout and of lazy is 0 where keys are seen, too.
     has_zeros = bool(case.dropout) or case.family == "lazy"
@@ -339,7 +333,7 @@ def _pairs(
     *,
     is_load: bool,
 ) -> Array:
-    """[B, H, M, N] bool: the pairs of what one unit reads, or writes, of a tensor."""
+    """[B, H, M, N] bool."""
     case = elements.case
     by_head = np.zeros((case.batch, case.heads, case.seqlen_q, case.seqlen_k), bool)
     by_group = by_head.reshape(case.batch, case.kv_heads, -1, case.seqlen_q, case.seqlen_k)

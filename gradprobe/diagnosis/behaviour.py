@@ -1,4 +1,4 @@
-"""What a run showed, and what running the target again shows that no hypothesis predicts."""
+"""What running a target again shows that no hypothesis predicts."""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def observed_in(experiment: Experiment, run: LayoutRun) -> WrongRun:
 
 
 def run_again(experiment: Experiment, assigned: Assigned) -> WrongRun | None:
-    """What another run shows; None where the target does not take it."""
+    """None where the target refuses."""
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
@@ -82,13 +82,12 @@ class FurtherRuns:
         return ran is not None and ran.measured.comparison.matches
 
     def on_memory_of(self, number: float) -> Results:
-        """The results on memory that holds a number where nobody wrote."""
         case = replace(self.experiment.case, poison=True)
         seen = run_again(replace(self.experiment, unwritten=number, case=case), self.assigned)
         return seen.actual if seen is not None else {}
 
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
-        """Where two runs differ by more than is allowed of both, by intermediate."""
+        """Where two runs differ by more than is allowed of both."""
         moved, both = dict[str, Tensor](), first.keys() & other.keys()
         for name in filter(both.__contains__, self.seen.right):
             a, b = first[name], other[name]
@@ -105,7 +104,7 @@ class FurtherRuns:
 
 
 def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
-    """A race on a GPU, where nobody sees its accesses; or what the first call alone has wrong."""
+    """A race on a GPU, where no access is seen; or what only the first call has wrong."""
     second = again.second
     moved = again.moved(again.seen.actual, second.actual) if second is not None else {}
     name = next(iter(moved), "")
@@ -120,7 +119,6 @@ def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
 
 
 def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
-    """Two runs differ whose memory held NaN and 7.0 before them."""
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
     wrong = {of: at | ~seen.right[of] & ~seen.actual[of].isfinite() for of, at in moved.items()}
     for name, where in moved.items():
@@ -133,7 +131,6 @@ def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
 
 
 def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
-    """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
     broken = [of for of in seen.own if (~seen.actual[of].isfinite() & ~seen.right[of]).any()]
     if not broken or mask is None or bool(mask.any(-1).all()):
@@ -147,7 +144,6 @@ def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
 
 
 def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
-    """Right within the budget of the dots that were compiled, and finer ones were asked for."""
     experiment, measured = again.experiment, again.seen.measured
     dots = coarser_dots(experiment)
     if not dots:
@@ -165,7 +161,7 @@ def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
 
 
 def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:
-    """The first that explains nearly all; where no hypothesis (`best`) is named, those of a part."""
+    """The first that explains nearly all; where no hypothesis (`best`) is named, also those of a part."""
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     is_elsewhere = best is not None and best.tensor and best.not_finite
     asked = {

@@ -1,4 +1,4 @@
-"""Causes: what explains the failing layouts of a target, one after another."""
+"""What explains the failing layouts of a target, one after another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class FailingLayout:
 
     @cached_property
     def spoilt(self) -> set[str]:
-        """The results that kernels stored outside themselves, or raced for: always wrong."""
         stored = set[str]()
         for found in self.run.memory:
             if found.kind in (RACE, OUTSIDE, GUARD) and found.access != "load":
@@ -53,7 +52,7 @@ class FailingLayout:
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
-    """The runs in the order to explain them: the first, then those that show the least."""
+    """The first, then those that show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
 
     def order(layout: FailingLayout) -> tuple[bool, int]:
@@ -63,8 +62,6 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
 
 
 class CauseSearch:
-    """Explains failing layouts: what known causes explain is not sought again."""
-
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
@@ -170,7 +167,7 @@ class CauseSearch:
 
     @property
     def facts(self) -> list[str]:
-        """What is known of the layouts that nothing explains, and what could not be looked at."""
+        """What no cause explains, and what could not be looked at."""
         facts = [*self._unexplained]
         if causes_among(self.found) or len(facts) > 1:
             for at, (fact, names) in enumerate(self._unexplained.items()):
@@ -189,7 +186,6 @@ def _diagnoses(
     where: str = "",
     lines: Lines | None = None,
 ) -> Iterator[Diagnosis]:
-    """Of the hypotheses that explain half or more, the best of each part first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
     count, of_all = sum(map(seen.wrong, wrong)), plural(len(wrong), "intermediate")
     for number, fit in enumerate([*best, *parts[0][1:]]):
@@ -226,10 +222,7 @@ def fact_about(seen: WrongRun) -> str:
 def with_dataflow(
     named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
 ) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines of the dataflow; where none is, what it shows.
-
-    Args: read: the faults whose lines were read off the source: these stay the first.
-    """
+    """The named causes with the lines of the dataflow; `read`: faults whose own lines stay the first."""
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not

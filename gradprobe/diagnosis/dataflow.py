@@ -1,4 +1,4 @@
-"""What the dataflow of a failing run shows: a load of other elements, the first wrong value."""
+"""What the dataflow of a failing run shows: a misread load, the first wrong value."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ def seen_in_dataflow(
     run: LayoutRun,
     read: Callable[[FollowedRun], MeasuredRun | None] | None = None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself in a failing run; `read` judges what its kernels hold."""
+    """What goes wrong by itself; `read` judges what the kernels hold."""
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
@@ -49,7 +49,7 @@ def seen_in_dataflow(
 
 
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
-    """What leads to a wrong O, of which gradients are made."""
+    """Gradients are made of O."""
     return iter(suspects(run, ["O"]) if "O" in run.wrong and len(run.wrong) > 1 else ())
 
 
@@ -70,7 +70,7 @@ _UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))
 
 
 def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
-    """What goes wrong by itself on the way to the results that are wrong, the first first."""
+    """What goes wrong by itself on the way to the wrong results, the first first."""
     run, found = replace(run, wrong=tuple(wrong)), list[Suspect]()
     for explain in ALONE:
         found = found or [*explain(run)]

@@ -1,4 +1,4 @@
-"""A run of a target that is followed, operation by operation, in Triton's interpreter."""
+"""A run of a target that is followed, operation by operation."""
 
 import math
 from collections import Counter, defaultdict
@@ -30,11 +30,9 @@ from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import Outcome, Trace, run_target
 from .roles import Roles
 
-RESULTS = {unscaled(name): name for name in PRODUCTS}
-"""What a store of it is the result of."""
+RESULTS = {unscaled(name): name for name in PRODUCTS}  # what a store of it is the result of
 STORED = {name: f"scale * {form}" if form != name else name for form, name in RESULTS.items()}
-STORED |= {name: name for name in ("LSE", "delta")}
-"""What each result is stored as."""
+STORED |= {name: name for name in ("LSE", "delta")}  # what each result is stored as
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class FollowedRun:
         return {} if self.flow.failures else self.flow.visits
 
     def stored_into(self, stored: StoredTile) -> str:
-        """The result that a store is into; "" of scratch."""
+        """ "" of scratch."""
         return self.outcome.storages.get(stored.home, "")
 
     def result_of(self, stored: StoredTile) -> str:
@@ -74,7 +72,7 @@ class FollowedRun:
 
 
 def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | None:
-    """Runs the target again in a layout and follows its values; None where it refused."""
+    """None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     copies: dict[int, str] = {}
@@ -104,7 +102,6 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
 
 
 def _forget_running(flow: Flow) -> None:
-    """What a kernel that takes a maximum has yet to divide by row is compared with nothing."""
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:
@@ -122,7 +119,7 @@ def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str
 
 
 def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """A tensor, or its base, in a shape: as it is, with rows and heads swapped, or as it lies."""
+    """A tensor, or its base: as it is, with rows and heads swapped, or as it lies."""
     for whole in (tensor, tensor._base):
         if whole is None:
             continue

@@ -1,6 +1,6 @@
-"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ from each.
+"""The intermediates that a tile may be, and by how much a tile may differ from each.
 
-They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
+By the budgets of results; what is summed so far errs by no more than the whole sum.
 """
 
 import math
@@ -72,7 +72,7 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
 def _scaled(
     x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
 ) -> Values:
-    """What values move by where q, or k, is scaled and rounded once more, by two constants."""
+    """By how much values move where q, or k, is scaled and rounded once more."""
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
     for name in ("q", "k") if dtype != torch.float32 else ():
@@ -124,6 +124,6 @@ def _errors(
 
 
 def rounded(tolerance: float, values: float, dtype: torch.dtype) -> float:
-    """A tolerance, with what it costs to keep values of that size in a dtype."""
+    """A tolerance, with the rounding of values of that size to a dtype."""
     info = torch.finfo(dtype)
     return tolerance + (values + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2

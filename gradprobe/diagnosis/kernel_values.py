@@ -1,4 +1,4 @@
-"""P, dP, dS and delta of a failing run, read off what its kernels make of them, and judged."""
+"""P, dP, dS and delta of a failing run, read off its kernels and judged."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -182,7 +182,7 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
 
 
 def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
-    """The indices of each number: those of the nearest scores that come from no misread load."""
+    """The indices of the nearest scores that come from no misread load."""
     is_own = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
     # The scores may be transposed on the way into their dot.
     axis = _rows_along(node if is_own and _has(node, 2) else scores)
@@ -284,7 +284,7 @@ def _chain(
 
 
 def _is_rounded(node: Node) -> bool:
-    """Whether its numbers are of 16 bits; those of bfloat16 come as float32."""
+    """bfloat16 comes as float32."""
     value = node.value
     if value is None or value.dtype != np.float32:
         return value is not None and value.dtype.itemsize < 4

@@ -1,4 +1,4 @@
-"""The lines that a diagnosis names: of a stride in the source, of a stray access."""
+"""The lines that a diagnosis names."""
 
 import contextlib
 import textwrap
@@ -24,8 +24,7 @@ from ..source.triton_source import read_function
 class Lines:
     def __init__(self, experiment: Experiment) -> None:
         self._first, self._host = experiment.first, experiment.target.source.file
-        self.read = set[str]()
-        """The faults whose lines were read off the addresses in the source."""
+        self.read = set[str]()  # faults whose lines were read off the addresses in the source
 
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where an address is made; else where the active kernels begin."""
@@ -55,7 +54,7 @@ class Lines:
 
 
 def among(where: CauseLine) -> CauseLine:
-    """A line with its text, its neighbours, indented as they are, and its function."""
+    """A line with its text, its neighbours, and its function."""
     try:
         text = ["", *Path(where.file).read_text(errors="replace").splitlines(), "", ""]
     except OSError:
@@ -102,10 +101,7 @@ _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and addr
 def of_strays(
     found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()
 ) -> tuple[Diagnosis, ...]:
-    """One diagnosis for what a kernel did to a tensor, of (layout, finding) of every run.
-
-    Args: ran: the layouts in which it came to results.
-    """
+    """One diagnosis for what a kernel did to a tensor; `ran`: the layouts that gave results."""
     made = (_diagnosis(group, ran) for group in grouped(found))
     return tuple(sorted(made, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
 

@@ -82,7 +82,6 @@ def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
 
 
 def _narrow(held: Sequence[Event], seen: WrongRun) -> Iterator[Diagnosis]:
-    """Where it first computes in few bits, if nothing but rounding is wrong."""
     first = next((event for event in held if event.dtype not in _TOLERANCES), None)
     for name in seen.wrong_names:
         expected = seen.expected[name]
@@ -157,8 +156,7 @@ class _Form:
     axes: str
     values: Array
     is_wrong: bool = False
-    factor: float = 0.0
-    """Of what is due, where it is a multiple of that."""
+    factor: float = 0.0  # of what is due, or 0
 
 
 class _Forms:
@@ -167,7 +165,7 @@ class _Forms:
     def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By shape, the forms that a value may be a part of, a row each."""
+        """By shape, what a value may be a part of, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]

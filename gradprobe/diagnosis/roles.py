@@ -40,8 +40,7 @@ class Expectation(NamedTuple):
     name: str
     got: Array
     want: Array
-    most: float
-    """The largest value of the intermediate, in any lane."""
+    most: float  # of the intermediate, in any lane
 
 
 class Roles:
@@ -54,7 +53,7 @@ class Roles:
         self._last = ""  # the scores that were met last, which are tried first
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
-        """None where its indices do not tell what it may be, or it is too small to tell."""
+        """None where it cannot be told."""
         letters = lanes.at.keys()
         if {*"bhmn"} <= letters and not letters & {"d", "e"}:
             return self._of_scores(data, lanes)
@@ -68,7 +67,7 @@ class Roles:
         return role if are_told else None
 
     def constants(self, name: str) -> Mapping[str, float]:
-        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too."""
+        """By words, what kernels multiply an intermediate by."""
         found = self._constants.get(name, self._constants[""])
         if name not in ("LSE", "delta"):
             return found
@@ -97,7 +96,7 @@ class Roles:
 
     @cached_property
     def _scores(self) -> dict[str, bool]:
-        """What scores may be, and whether that is 0 where it is masked."""
+        """By name, whether it is 0 where it is masked."""
         values = self.forms.values
         return {name: not values[name][~self.valid].any() for name in _SCORES if name in values}
 
@@ -130,7 +129,6 @@ class Roles:
         return np.repeat(tensor, self.case.heads // tensor.shape[1], 1)
 
     def expectations(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
-        """What a tile may be that is no scores."""
         cover, summed = lanes.cover, lanes.of_sum()
         column = "d" if "d" in lanes.at else "e" if "e" in lanes.at else ""
         if cover is None or "b" not in lanes.at:
@@ -268,14 +266,13 @@ class Roles:
 def elements(
     lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """The numbers of the elements of a tensor that known lanes are of, and which lanes are known."""
+    """The flat indices of a tensor's elements in known lanes, and which lanes are known."""
     at = np.stack([*map(lanes.__getitem__, axes)])
     known = (at >= 0).all(0)
     return np.ravel_multi_index(tuple(at[:, known]), shape), known
 
 
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
-    """By intermediate, "" for all others, and by words: what kernels multiply it by."""
     log2e, scale = math.log2(math.e), x.scale
     both = scale * log2e
     scores = {

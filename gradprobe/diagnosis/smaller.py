@@ -1,4 +1,4 @@
-"""A smaller case that fails alike, where the one asked for has too many scores for hypotheses."""
+"""A smaller case that fails alike, where one has too many scores for hypotheses."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A hypothesis held against a run: which wrong elements it reproduces, which right it spoils."""
+"""Hypotheses held against a run: which wrong elements each reproduces, which right it spoils."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
-    """Wrong elements that a prediction reproduces, and right ones that it would make wrong."""
-
     reproduced: int = 0
     spoilt: int = 0
     bits: float = 0.0  # -log2 of the chance that predictions of something else are as near
@@ -301,7 +299,7 @@ def ranked(seen: WrongRun) -> list[Finalist]:
 
 
 def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
-    """The first fault whose hypothesis explained another run and explains this one; "" for none."""
+    """The first known fault that explains this run too; "" for none."""
     best = Tester(seen).best
     return next((fault for fault, of in known.items() if best(of).explained >= NAMED), "")
 

@@ -1,4 +1,4 @@
-"""Runs -> Reasons: the diagnoses of every failing layout, best first, or what is known."""
+"""The diagnoses of every failing layout, best first, or what is known."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,14 +32,10 @@ _MISREAD = ("race", "outside", "load", "store", "masked")
 
 @dataclass(frozen=True)
 class Reasons:
-    diagnoses: tuple[Diagnosis, ...] = ()
-    """Best first."""
-    known: tuple[str, ...] = ()
-    """Sentences about what no hypothesis explains."""
-    sought: bool = True
-    """Whether hypotheses were tested."""
+    diagnoses: tuple[Diagnosis, ...] = ()  # best first
+    known: tuple[str, ...] = ()  # what no hypothesis explains
+    sought: bool = True  # whether hypotheses were tested
     is_beyond_edits: bool = False
-    """Whether no edit is tried."""
 
 
 @dataclass
@@ -49,14 +45,13 @@ class FailedCheck:
     right_at: Callable[[LayoutRun], str] = lambda first: ""
     """Says at which other lengths it is right in the first layout; "" at none."""
     known: list[str] = field(default_factory=list)
-    predicted: set[str] = field(default_factory=set)
-    """The faults whose hypotheses explain."""
+    predicted: set[str] = field(default_factory=set)  # the faults whose hypotheses explain
     is_sought: bool = True
     is_beyond_edits: bool = False
 
 
 def reasons_of(check: FailedCheck) -> Reasons:
-    """Why runs with a wrong element went wrong. An error in here is told; no verdict needs it."""
+    """Why runs went wrong. An error in here is told; no verdict needs it."""
     strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
     found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
@@ -129,7 +124,7 @@ def _by_a_smaller_case(
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """What --strict alone counts as wrong, exported in another convention, before all else."""
+    """What only --strict counts as wrong, before all else."""
     measured = filter(None, map(attrgetter("measured"), check.runs))
     read = next(filter(attrgetter("as_read"), measured), None)
     if read is None:
@@ -214,7 +209,6 @@ def _comes_first(
 
 
 def tensor_of(diagnosis: Diagnosis) -> str:
-    """The tensor that a fault is about, in small letters."""
     return diagnosis.fault.partition("/")[2].partition("-")[0].lower()
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis: a fault that a target may have. Observed: what it is tested against."""
+"""Hypothesis: a fault that a target may have. WrongRun: what it is tested against."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ class WrongRun:
     x: Attention
     actual: Mapping[str, Tensor]
     expected: Mapping[str, Tensor]
-    right: Mapping[str, Tensor]
-    """Whether each element is right, of the intermediates in question."""
-    own: tuple[str, ...]
-    """Those that are wrong by themselves, in dataflow order."""
+    right: Mapping[str, Tensor]  # of the intermediates in question
+    own: tuple[str, ...]  # wrong by themselves, in dataflow order
     tensors: Mapping[str, Tensor]
     allowed: Mapping[str, Tensor]
     measured: MeasuredRun
@@ -54,24 +52,19 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Hypothesis:
-    fault: str
-    """The word for scripts, after the one that docs/explain.md heads: "stride/do-head"."""
+    fault: str  # as docs/explain.md heads: "stride/do-head"
     summary: str
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, its formula in the names of a TileScope."""
     fix: str = ""
-    wrong: Collection[str] = ()
-    """What it makes wrong by itself, where that is not what is made otherwise."""
+    wrong: Collection[str] = ()  # by itself, where that is not `made`
     sees: str = "valid"
     reads: Mapping[str, Tensor | str] = field(default_factory=dict)
     """Other inputs and options, or their formulas; whole LSE, O or delta that are found."""
     finish: Finish | None = None
-    tensor: str = ""
-    """That is read or stored otherwise; "" for none."""
-    axes: str = ""
-    """One letter each."""
-    is_plain: bool = False
-    """Whether it only describes what came, so that it cannot fit by chance."""
+    tensor: str = ""  # that is read or stored otherwise
+    axes: str = ""  # one letter each
+    is_plain: bool = False  # it only describes what came, so that it cannot fit by chance
 
     @property
     def kind(self) -> str:
@@ -83,7 +76,6 @@ class Hypothesis:
 
     @property
     def not_finite(self) -> bool:
-        """Whether the fault itself makes NaN or infinity."""
         return self.fault == "dead/nan" or self.finish is not None
 
     @property

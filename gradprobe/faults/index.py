@@ -22,10 +22,8 @@ class _Way(NamedTuple):
     summary: str
     fix: str
     strides: Sequence[int]
-    axes: str = ""
-    """Along which axes that is so; "" for all."""
-    heads: tuple[int, Tensor] | None = None
-    """An axis, and which head is taken for each of it."""
+    axes: str = ""  # where that is so; "" for all
+    heads: tuple[int, Tensor] | None = None  # an axis, and which head is taken for each of it
 
     def at(self, tensor: Tensor) -> Tensor:
         found = offsets(tensor.shape, self.strides)
@@ -51,7 +49,7 @@ def _axes_of(name: str, seen: WrongRun) -> str:
 
 
 def elsewhere(seen: WrongRun) -> Iterator[Hypothesis]:
-    """Every tensor that is read, and every gradient handed in to be written, at other places."""
+    """Every tensor that is read, and every gradient handed in, at other places."""
     case, tensors = seen.case, readable(seen)
     for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
         for name, tensor in tensors.items():

@@ -42,8 +42,7 @@ class FormulaRow(NamedTuple):
     needs: str
     wrong: str
     factor: str
-    holes: tuple[str, ...]
-    """Those that sizes and dtypes fill."""
+    holes: tuple[str, ...]  # that sizes and dtypes fill
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Variant: a problem as a fault has it computed. TileScope: the names that formulas use."""
+"""A problem as a fault has it computed, and the names that formulas use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -17,8 +17,7 @@ from ..reference.problem import kept_share
 Made = TypeVar("Made")
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets otherwise of what was computed."""
-BUFFERS = ("LSE", "O", "delta")
-"""What one kernel stores for another."""
+BUFFERS = ("LSE", "O", "delta")  # what one kernel stores for another
 
 _NAMES = {
     "diagonal": "x.diagonal(tile)",
@@ -48,7 +47,6 @@ _NAMES = {
     "member": "(torch.arange(x.n_heads, device=i.device)[tile.heads] % (x.n_heads // x.k.shape[1]))[:, None, None]",
     "nan": "float('nan')",
 }
-"""What formulas call by a name."""
 
 
 @cache
@@ -68,7 +66,7 @@ class TileScope:
     do: Tensor
     diagonal: Tensor
     buffers: Mapping[str, Tensor] = MappingProxyType({})
-    """Whole LSE, O and delta as kernels find them, if known."""
+    """Whole LSE, O and delta as kernels find them."""
 
     def __init__(self, x: Attention, tile: Tile) -> None:
         self.x, self.tile = x, tile
@@ -132,7 +130,6 @@ class TileScope:
     # --- what is made otherwise
 
     def z(self, divisor: Tensor) -> Any:
-        """[h, m, n] P + tau / divisor."""
         return self.P + self.tau[self.tile.heads, None, None] / divisor
 
     def share(self, tile: int) -> float:
@@ -149,13 +146,12 @@ class TileScope:
     def product(
         self, result: str, matrix: Tensor | None = None, other: Tensor | None = None
     ) -> Tensor:
-        """O, dQ, dK or dV by its formula, of another matrix or operand."""
         matrix, own, scale = self._operands(result, matrix)
         return scale * (matrix @ (own if other is None else other))
 
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
-        """A gradient summed in square tiles by an einsum of its matrix, [h, tiles of the result, of the sum, row in
-        one, in the other], and an operand, [h, tiles, row, d].
+        """Summed in square tiles by an einsum of its matrix, [h, tiles of the result, of the sum, row in one, in the
+        other], and an operand, [h, tiles, row, d].
         """
         matrix, _, scale = self._operands(result)
         matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT
@@ -163,7 +159,7 @@ class TileScope:
         return scale * made.flatten(1, 2)[:, : self[result].shape[-2]]
 
     def rounded_sum(self, result: str, size: int, dtype: str) -> Tensor:
-        """A gradient that is rounded after each tile that is added, before the scale."""
+        """Rounded after each tile that is added, before the scale."""
         matrix, other, scale = self._operands(result)
         total: Tensor = self[result] * 0
         for first in range(0, other.shape[-2], size):
@@ -174,10 +170,7 @@ class TileScope:
     # --- what lies beyond the end
 
     def tail(self, axis: str, size: int, read: str = "") -> dict[str, Tensor]:
-        """What is computed of the "rows" or "keys" alone beyond the last one, up to a whole tile.
-
-        Args: read: the tensors that are read there; the others are masked, and 0.
-        """
+        """What is computed of the "rows" or "keys" beyond the last one, up to a whole tile; all but `read` is 0."""
         x, tile, is_of_rows = self.x, self.tile, axis == "rows"
         count, place = -(x.n_query if is_of_rows else x.n_key) % size, (tile.batch, tile.heads)
         # As many rows as keys are added, so that the diagonal stays.
@@ -264,19 +257,15 @@ def found_at(tensor: Tensor, at: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Variant(Attention):
-    """A problem, and what is computed otherwise."""
-
-    made: Mapping[str, str] = field(default_factory=dict)
-    """By intermediate, the formula that it is made by."""
+    made: Mapping[str, str] = field(default_factory=dict)  # formulas, by intermediate
     sees: str = "valid"
     found: Mapping[str, Tensor] = field(default_factory=dict)
     """Whole LSE, O or delta that kernels find."""
-    key_heads: Tensor | None = None
-    """[H] the key head of each query head, where it is another."""
+    key_heads: Tensor | None = None  # [H] the key head of each query head, where it is another
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     finish: Finish | None = None
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was made once of a tile, for all variants with the same inputs and masks."""
+    """Made once of a tile, for all variants with the same inputs and masks."""
 
     def __post_init__(self) -> None:
         """The problem that it departs from was checked."""

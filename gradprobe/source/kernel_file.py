@@ -1,4 +1,4 @@
-"""A Python file: its tree, its nodes' places, its device functions, what a report keeps of it."""
+"""A Python file: its tree, its nodes' places, its device functions."""
 
 import ast
 from collections.abc import Iterator
@@ -14,12 +14,11 @@ from .syntax import Edit, SourceLine, called, inside, keywords, last_name
 
 @dataclass(frozen=True, eq=False)
 class KernelFile:
-    """A file. Places in it are offsets of characters."""
+    """Places in it are offsets of characters."""
 
     file: str
     text: str
-    function: str | None = None
-    """Whose kernels are meant; None, or one of another file, for all."""
+    function: str | None = None  # whose kernels are meant; None, or one of another file, for all
 
     @property
     def path(self) -> Path:
@@ -143,9 +142,9 @@ def python_file(path: str) -> KernelFile:
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """What a call passes, each with its parameter; `*q.stride()` with the first of its strides.
+    """Each parameter of a call with its argument; `*q.stride()` with the first of its strides.
 
-    No other starred argument has a known length: what stands behind it is left out.
+    What stands behind any other starred argument is left out.
     """
     words, left = set(map(word_of, names)), list(names)
     for argument in call.args if names else ():

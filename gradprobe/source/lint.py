@@ -1,4 +1,4 @@
-"""Lint: pointers of Triton kernels that advance by a stride that is called another tensor's."""
+"""Lint: pointers of Triton kernels that advance by a stride named after another tensor."""
 
 import ast
 from collections import defaultdict
@@ -24,8 +24,7 @@ _PASSED = "passed here"
 class LintFinding:
     where: CauseLine
     tensor: str
-    other: str = ""
-    """Whose stride is used."""
+    other: str = ""  # whose stride is used
     axis: str = ""
 
     @property
@@ -116,7 +115,7 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 def passed_of_others(
     path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
 ) -> list[LintFinding]:
-    """Where launches of a kernel (of `path`, in `host`) pass another variable's strides than what they pass for it."""
+    """Where launches of a kernel of `path` pass another variable's strides than what they pass for it."""
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
     found_in = [each for each in python_file(path).functions if each.name == kernel]
     names = parameters(found_in[0]) if found_in else []

@@ -1,4 +1,4 @@
-"""What names of kernels' parameters say by custom: which tensor is meant, or whose stride."""
+"""What names of kernels' parameters say: which tensor is meant, or whose stride."""
 
 import ast
 import re
@@ -38,7 +38,7 @@ _ENDS = re.compile(rf"(\w*?)({_LONG}|\w)")
 
 
 def word_of(pointer: str) -> str:
-    """A pointer's name without what says that it is one: "do" of do_ptr, Do and p_do."""
+    """ "do" of do_ptr, Do and p_do."""
     word = pointer.lower()
     for affix in ("_pointer", "_ptrs", "_ptr", "ptr"):
         word = word.removesuffix(affix)
@@ -46,7 +46,7 @@ def word_of(pointer: str) -> str:
 
 
 def tensor_of(pointer: str) -> str:
-    """The tensor that a pointer's name means; "" where it means none for certain."""
+    """ "" where it means none for certain."""
     return _WORDS.get(word_of(pointer), "")
 
 
@@ -60,7 +60,7 @@ def is_stride(parameter: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def stride_by_name(name: str) -> tuple[str, str]:
-    """(tensor, axis) of a stride's name: ("q", "head") of q_head_stride; "" if unsaid."""
+    """("q", "head") of q_head_stride; "" if unsaid."""
     match = _ENDS.fullmatch(_bare(name)) if is_stride(name) else None
     return (match[1], match[2]) if match else ("", "")
 
@@ -70,7 +70,7 @@ def _bare(stride: str) -> str:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(word, axis) of a stride's name: ("do", "h") of stride_doh and do_stride_h; or ""."""
+    """(word, axis): ("do", "h") of stride_doh and do_stride_h; or ""."""
     rest, is_called_one = _bare(parameter), is_stride(parameter)
     for word in sorted(words, key=len, reverse=True):
         axis = rest.removeprefix(word)

@@ -41,8 +41,7 @@ class Record:
     advances: dict[Advance, None] = field(default_factory=dict)
     accesses: dict[tuple[str, SourceLine], None] = field(default_factory=dict)
     """("atomic_add", where)."""
-    lost: set[str] = field(default_factory=set)
-    """The pointers that were not followed everywhere."""
+    lost: set[str] = field(default_factory=set)  # pointers not followed everywhere
 
 
 class _Quantity(NamedTuple):
@@ -214,7 +213,7 @@ def _either(values: Iterable[_Quantity]) -> _Quantity:
 
 
 def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
-    """The atomics of a Triton kernel, and of what it calls, into what some parameters point to.
+    """The atomics of a Triton kernel, and of what it calls, into some parameters.
 
     Raises OSError, SyntaxError where there is no source.
     """
@@ -231,7 +230,7 @@ def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
 
 
 def named_after(word: str) -> str:
-    """The gradient that a pointer is named after: `dq_ptr`, `DQ`, `grad_query`, `p_dq`; or ""."""
+    """The gradient of `dq_ptr`, `DQ`, `grad_query`, `p_dq`; or ""."""
     word = word.lower().replace("gradient", "grad")
     for part in (word, *re.split(r"_|ptr|pointer", word)):
         name = title(tensor_of(part)) if part else ""

@@ -33,10 +33,8 @@ _VARYING = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 @dataclass(frozen=True, order=True)
 class Goal:
     kind: str
-    line: int
-    """Of a flag and a caller that of the function."""
-    value: int = 0
-    """Which side, 0 or 1; how many turns."""
+    line: int  # of a flag and a caller the function's
+    value: int = 0  # which side, 0 or 1; how many turns
     name: str = ""
 
     @property
@@ -121,10 +119,7 @@ class Reach:
         return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
-        """Whether the edit changes, or feeds, what runs there alone, or calls it.
-
-        What a compiler's constants leave out is another kernel: only what is changed counts.
-        """
+        """Whether the edit changes, or feeds, what runs there alone, or calls it."""
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
         if goal.kind == FLAG:

@@ -16,11 +16,9 @@ class SourceLine:
     """A line, and the piece of it that is meant; all of it where `length` is 0."""
 
     file: str
-    line: int
-    """From 1; 0 where unknown."""
+    line: int  # from 1; 0 where unknown
     code: str
-    column: int = 0
-    """In `code`, from 0."""
+    column: int = 0  # in `code`, from 0
     length: int = 0
     function: str = ""
 
@@ -126,7 +124,6 @@ def bound_by(statement: ast.stmt) -> list[str]:
 
 
 def read_by(statement: ast.stmt) -> set[str]:
-    """The names whose values it takes so."""
     root = head(statement)
     found = reads_in(root) if root is not None else set()
     return found.union(bound_by(statement)) if isinstance(statement, ast.AugAssign) else found

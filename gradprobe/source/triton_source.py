@@ -15,8 +15,7 @@ from .syntax import SourceLine, bound_in, first_line, inside, parameters
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    plain: Any
-    """The Python function under Triton's object."""
+    plain: Any  # the Python function under Triton's object
     source: KernelFile
     tree: ast.FunctionDef
 
@@ -50,7 +49,7 @@ class Function:
         return list(filter(is_own, map(self.called, inside(self.tree, ast.Call))))
 
     def called(self, call: ast.Call) -> Any:
-        """What a call calls; None for a method of its own variables."""
+        """None for a method of its own variables."""
         names, root = list[str](), call.func
         while isinstance(root, ast.Attribute):
             names.append(root.attr)
@@ -62,10 +61,7 @@ class Function:
 
 
 def read_function(jit: Any) -> Function:
-    """Of a Triton function, or the Python function under it.
-
-    Raises OSError, SyntaxError where there is no source, or no `def` in it.
-    """
+    """Raises OSError, SyntaxError where there is no source, or no `def` in it."""
     return _read(getattr(jit, "fn", jit))
 
 

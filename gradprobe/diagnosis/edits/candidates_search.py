@@ -1,4 +1,4 @@
-"""The search: candidates in order, each tried on the smallest case that shows the fault."""
+"""Candidates in order, each tried on the smallest case that shows the fault."""
 
 import heapq
 import math
@@ -40,8 +40,6 @@ Source = Iterator[tuple[float, Candidate | None]]
 
 @dataclass(frozen=True)
 class FileFaults:
-    """What a diagnosis says of a file: lines, right text, its own edit, when they are tried."""
-
     file: KernelFile
     faults: tuple[Fault, ...]
     wanted: tuple[str, ...] = ()
@@ -60,7 +58,7 @@ class SearchResult:
 
 
 class Search:
-    """Tries candidates on one small case that shows the fault; what is right there in the whole check."""
+    """Tries candidates on a small case; what is right there in the whole check."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class Search:
         self._quick = None
 
     def _candidates(self, of: FileFaults) -> Source:
-        """What the diagnosis prints, None (no edit), and the edits for its lines, likeliest first."""
+        """None: no edit, and the others are made after it."""
         if of.printed:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield of.late - SOONEST, None
@@ -128,7 +126,7 @@ class Search:
             heapq.heappush(self._queue, (cost, next(self._numbers), candidate, source))
 
     def _promising(self) -> list[Candidate]:
-        """The likeliest few, but for those that a quick trial shows to make nothing less wrong."""
+        """The likeliest few, less those that quick trials refute."""
         # The first of all, and what is tried again, likely end the search: these are given untried.
         promising, waiting = list[Candidate](), list[Candidate]()
         is_first = not self._found.tried

@@ -1,4 +1,4 @@
-"""Quick trials: forks run single programs of a small case again with an edit, on noted memory."""
+"""Quick trials: forks run single programs of a small case again with an edit."""
 
 import ast
 import signal
@@ -41,8 +41,6 @@ _AT_ONCE, _MOST_BYTES = 2, 1 << 28
 
 
 class QuickTrials:
-    """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
-
     def __init__(
         self,
         target: EditedTarget,
@@ -121,7 +119,6 @@ class _StoredResult(NamedTuple):
 
 
 def _results_in(launch: RecordedLaunch, measured: MeasuredRun) -> Iterator[_StoredResult]:
-    """The results that arguments of a launch hold after it as the target returned them."""
     launch.restore(launch.after)
     of, exact = measured.comparison, measured.comparison.precision.exact
     tensors = list(filter(Tensor.is_floating_point, launch.tensors))
@@ -158,7 +155,7 @@ class _RecordedCase:
                     self._witnesses[at] = self._narrowed(whole)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
-        """The program that leaves most wrong of what is stored and never read; else all."""
+        """The program that leaves most wrong of what is never read; else all."""
         plain = [each for each in whole.results if each.storage not in self._replay.read]
         found, most = whole, 0
         for program in whole.programs[:_PROGRAMS] if self._result_of(plain).names else ():
@@ -169,7 +166,7 @@ class _RecordedCase:
         return found
 
     def tried(self, codes: Codes | None) -> Answer | None:
-        """Whether an edit makes less wrong in the first launch that it changes; None if unknown."""
+        """None if unknown."""
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
         touched = [at for at, of in enumerate(self._launches) if changed & of.functions]
         witness = self._witnesses.get(touched[0]) if touched else None

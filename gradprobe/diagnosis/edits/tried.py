@@ -1,4 +1,4 @@
-"""Runs and diagnoses -> diagnoses with the tried edit: a diff, and what matches with it."""
+"""Diagnoses with the tried edit: a diff, and what matches with it."""
 
 import re
 import tempfile
@@ -106,7 +106,6 @@ def _of_none(found: SearchResult) -> dict[str, Any]:
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then right in more cases, then what changes and adds the least."""
     changes, words = passed.candidate.changes, 0
     for line in changes:
         words += len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1)
@@ -118,7 +117,7 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The lines that are named, the best diagnosis first; kernels that are named like it."""
+    """The named lines, the best diagnosis first; then kernels named like what is wrong."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
         for name in dict.fromkeys(where.file for where in diagnosis.where):
@@ -161,7 +160,7 @@ def _printed(file: KernelFile, places: Sequence[CauseLine]) -> Edits:
 
 
 def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Of "stride/do-head" do and h; of a missing mask what masks; of a factor its name."""
+    """Words that the right text is likely to have: of "stride/do-head" do and h."""
     kind, _, rest = diagnosis.fault.partition("/")
     if _is_turned(diagnosis):
         return ()

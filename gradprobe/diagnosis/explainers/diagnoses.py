@@ -1,4 +1,4 @@
-"""Suspects: operations that go wrong although their operands are right; and their sentences."""
+"""Suspects: operations that go wrong although their operands are right."""
 
 import linecache
 import re
@@ -23,13 +23,11 @@ LOOP = "the loop"
 
 @dataclass(frozen=True)
 class Suspect:
-    """One operation that goes wrong although what it works on is right."""
-
     kind: str
-    """load, store: of other elements; masked: what is needed is left out; value: wrong of right operands; stored:
-    right but for a constant; pairs: rows and keys are left out; unstored: no program stores them."""
+    """load, store: of other elements; masked: too much; value: wrong of right operands; stored: times a constant;
+    pairs: left out of a sum; unstored."""
     name: str
-    """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
+    """The intermediate, or the tensor that is misread; "" if unknown."""
     site: Site
     lines: Chain
     """The site's up to the one at fault: of a helper that is right elsewhere, its caller's."""
@@ -38,9 +36,8 @@ class Suspect:
     beside: Sequence[Chain] = ()
     """Where what enters is made: an address, a value compared with nothing, other dots."""
     is_open: bool = False
-    """Whether it is right where rows see keys, not masked where they do not, and summed over."""
-    is_lost: bool = False
-    """Of pairs, whether they were summed, and the sum is lost."""
+    """Right where rows see keys, not masked elsewhere, and summed over."""
+    is_lost: bool = False  # pairs that were summed, and the sum is lost
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
@@ -136,7 +133,6 @@ def _last(lines: Chain) -> Place:
 
 
 def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
-    """The lines of what enters unseen: its address, its mask, its terms, the range of its loop."""
     kind, kernel, (file, line) = suspect.kind, suspect.site.kernel, _last(suspect.lines)
     own, entering = source(file), [*map(_last, suspect.beside)]
 

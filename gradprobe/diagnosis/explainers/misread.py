@@ -12,7 +12,7 @@ from .diagnoses import Chain, Suspect, blamed
 
 
 def misread_in(flow: Flow) -> Iterator[Suspect]:
-    """The accesses whose indices disagree with most that they meet, of kernels of any language."""
+    """The accesses whose indices disagree with most that they meet."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
@@ -73,7 +73,7 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    """The loads that what a culprit holds was made of, and the axis of which they read a part alone."""
+    """By load that what a culprit holds was made of, the axis of which it reads a part."""
     own, found = flow.sources[culprit], dict[int, str]()
     letters = sorted({conflict.letter for conflict in conflicts})
     for node in flow.nodes if own.is_derived else ():
@@ -118,7 +118,6 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
-    """The one that stands alone, reads no block, is of no use or agrees least, in this order."""
     votes, used = defaultdict[int, float](float), Counter[Site]()
     letters = defaultdict[int, set[str]](set)
     for conflict in conflicts:
@@ -142,7 +141,6 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 
 
 def transposed(run: FollowedRun) -> Iterator[Suspect]:
-    """The dots that sum over different axes on their left and right."""
     found = dict[Site, Conflict]()
     for conflict in run.flow.conflicts:
         are_irregular = [run.flow.sources[number].is_irregular for number in _both(conflict)]
@@ -156,7 +154,7 @@ def transposed(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def is_loaded(node: Node) -> bool:
-    """Whether a tile is what was loaded, but for a cast or a constant."""
+    """Also through a cast or a constant."""
     while node.site.operation not in ("load", "reduce") and len(node.operands) == 1:
         node = node.operands[0]
     return node.site.operation == "load"

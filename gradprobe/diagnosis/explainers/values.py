@@ -1,4 +1,4 @@
-"""Values that are wrong though made of right ones, right but for a constant, or sums that lack pairs."""
+"""Values that are wrong of right ones or by a constant, and sums that lack pairs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class WrongTile:
 
     @cached_property
     def name(self) -> str:
-        """What it is elsewhere where it is right, or what such operands make; "" if unknown."""
+        """What it is elsewhere, or what such operands make; "" if unknown."""
         elsewhere = self.run.right.get(self.node.site)
         if elsewhere:
             return elsewhere.most_common(1)[0][0]
@@ -189,7 +189,7 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
 
 
 def _rescales(run: FollowedRun, node: Node) -> bool:
-    """Whether it rescales sums: exp of the old maximum less the new one."""
+    """Whether it is exp of the old maximum less the new one."""
     if node.site.operation not in ("exp", "exp2") or node.value is None or not node.operands:
         return False
     made = node.operands[0]
@@ -236,7 +236,6 @@ def _multiplied(node: Node) -> Iterator[Node]:
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
-    """Results that some pairs of a row and a key are left out of."""
     of_wrong = {*map(_home, run.stores)}
     for home in filter(of_wrong.__contains__, run.visits):
         stores = [stored for stored in run.flow.stores if stored.home == home]
@@ -259,7 +258,7 @@ def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Arra
 
 
 def left_out(missing: Array) -> str:
-    """What pairs are missing, of [batch, heads, rows, keys]."""
+    """Args: missing: [B, H, M, N] bool."""
     b, h, m, n = np.argwhere(missing)[0]
     count = f"{int(missing.sum()):,} pairs of a row and a key are left out"
     return f"{count}, the first of row {m} and key {n} (batch {b}, head {h})"
@@ -303,7 +302,6 @@ def summing(node: Node) -> tuple[Site, ...]:
 
 
 def never_stored(run: FollowedRun) -> Iterator[Suspect]:
-    """Results of which no program stores some rows or keys, heads or batches."""
     of_numbers, by_name = {at.kernel for at in run.flow.empty.values()}, dict[str, AccessLine]()
     for access in run.flow.sources:
         name = title(access.tensor)

@@ -1,4 +1,4 @@
-"""The table of what people get wrong in a kernel: what plants each fault, and what may undo it."""
+"""What people get wrong in a kernel: what plants each fault, and what may undo it."""
 
 import ast
 import re
@@ -46,8 +46,7 @@ _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?
 @dataclass(frozen=True)
 class Swap:
     pattern: str
-    text: str
-    """A template; ".name": another function of the same module."""
+    text: str  # a template; ".name": another function of the same module
     rank: float = 0.0
     place: str = "_it"
     fault: str = ""
@@ -109,16 +108,13 @@ def _by_kind(several: tuple[Rule, ...]) -> dict[type[ast.AST], list[Swap]]:
 @dataclass(frozen=True)
 class Row:
     name: str
-    says: str
-    """What is wrong: {new} belongs in the place of {old}."""
+    says: str  # what is wrong: {new} belongs in the place of {old}
     fault: str = ""
     plants: tuple[Rule, ...] = ()
     undoes: tuple[Rule, ...] = ()
-    again: float | None = None
-    """The rank at which what plants it undoes it too, if it does."""
+    again: float | None = None  # the rank at which what plants it undoes it too
     of_hosts: bool = False
-    planted_in: str = "kernels"
-    """Or "hosts", or "functions" for both."""
+    planted_in: str = "kernels"  # or "hosts", or "functions" for both
 
     def says_of(self, file: KernelFile, edits: Edits) -> str:
         texts = file.text[edits[0].start : edits[0].end], edits[0].text

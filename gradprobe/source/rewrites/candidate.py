@@ -18,14 +18,10 @@ SOONEST = 2.5
 @dataclass(frozen=True)
 class Fault:
     line: int
-    grid: bool = False
-    """Whether it may be the number of programs."""
-    of: str = ""
-    """The intermediate that is wrong, or ""."""
-    is_turned: bool = False
-    """Whether something has the other sign there."""
-    is_summed: bool = False
-    """Whether another line leaves out what it sums."""
+    grid: bool = False  # whether it may be the number of programs
+    of: str = ""  # the wrong intermediate
+    is_turned: bool = False  # whether something has the other sign
+    is_summed: bool = False  # whether another line leaves out what it sums
 
 
 @dataclass(frozen=True)
@@ -33,10 +29,8 @@ class Candidate:
     file: KernelFile = field(repr=False)
     edits: Edits
     cost: float
-    says: str = ""
-    """What is wrong where it helps, or ""."""
-    is_wanted: bool = False
-    """Whether it has what its cause says of the right text."""
+    says: str = ""  # what is wrong where it helps
+    is_wanted: bool = False  # whether it has what its cause says of the right text
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Candidates: the edits of a file that may undo a fault of some lines."""
+"""The edits of a file that may undo a fault of some lines."""
 
 import ast
 import heapq
@@ -37,7 +37,7 @@ def candidates_of(
     *,
     contiguous: bool = False,
 ) -> Iterator[Candidate]:
-    """Each once, the likeliest first, without those that are no Python or change nothing.
+    """Each once, the likeliest first; all are Python and change something.
 
     Args: wanted: words that the right text is likely to have; contiguous: whether contiguous tensors go wrong.
     """

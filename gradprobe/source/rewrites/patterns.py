@@ -45,8 +45,7 @@ FAMILIES = {
 _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")
-SearchResult = dict[str, ast.AST]
-"""What fills each hole; `_it` is all that fits."""
+SearchResult = dict[str, ast.AST]  # what fills each hole; `_it` is all that fits
 
 
 def is_delta(name: str, *more: str) -> bool:
@@ -99,7 +98,7 @@ def parsed(text: str) -> ast.AST:
 
 
 def fits(pattern: object, node: Any, found: SearchResult) -> bool:
-    """Whether a node is like a pattern; notes what fills its holes."""
+    """Notes what fills the holes."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
             return isinstance(node, ast.AST) and _fills(name, node, found)
@@ -150,7 +149,7 @@ def replaced(
 def _written(
     file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
 ) -> str:
-    """A template with its holes filled, in brackets only where it says something else without."""
+    """In brackets only where it says something else without."""
     above, form = next(file.above(node), node), "{}" if isinstance(node, ast.stmt) else "({})"
     is_argument = isinstance(above, ast.Call) and node is not above.func
     is_operand = isinstance(above, ast.expr) and not is_argument
@@ -188,8 +187,7 @@ def _meaning(text: str) -> str:
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
-Undone = Iterator[tuple[float, Edits]]
-"""(rank, edits): the least rank is tried first."""
+Undone = Iterator[tuple[float, Edits]]  # (rank, edits): the least rank is tried first
 
 
 @dataclass(frozen=True)
@@ -237,7 +235,7 @@ class Spot:
 
     @property
     def unread(self) -> set[str]:
-        """The names of its kernel that nothing reads: what did may have been dropped."""
+        """What read a name may have been dropped."""
         return _unread(self.function) if self.is_on_device else set()
 
     @property
