@@ -1,10 +1,10 @@
 """Lines of CUDA kernels that touch other elements than the rest of their block."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
-from operator import attrgetter, eq, itemgetter
+from operator import attrgetter, eq
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..model.intermediates import DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.run import Trace, run_target
+from ..runtime.run import run_target
 from ..source.syntax import SourceLine
 from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
@@ -65,16 +65,11 @@ class UnitAccess:
 
     @property
     def is_known(self) -> bool:
-        """Where axes interleave, indices may not be known."""
         return (NOWHERE,) * len(_LETTERS) not in self.keys
 
     @property
     def is_short(self) -> bool:
         return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
-
-    @property
-    def has_rows(self) -> bool:
-        return self.all_dims > 0 and not self.is_short
 
 
 class AccessedElements:
@@ -144,13 +139,6 @@ class AccessedElements:
     def names(self, *, is_load: bool) -> set[str]:
         return {place.tensor for place in self.places.values() if place.is_load == is_load}
 
-    def forget_stores(self, names: set[str]) -> None:
-        for key, place in [*self.places.items()]:
-            if place.tensor in names and not place.is_load:
-                del self.places[key]
-                for here in self.units.values():
-                    here.pop(place, None)
-
 
 def _sums(rows: Array) -> Array:
     return (rows * np.random.default_rng(0).integers(1, 1 << 62, (len(rows), 1))).sum(0)
@@ -167,7 +155,7 @@ def _distinct(rows: Array) -> list[list[int]]:
 class RecordedRun:
     launches: tuple[AccessedElements, ...]  # those in which something known meets, in order
     by_thread: tuple[AccessedElements, ...]
-    """Of launches whose threads share copies alone, what each thread reads."""
+    """Of launches whose threads share copies alone."""
     roles: Roles
 
 
@@ -176,7 +164,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
-    copies: list[KnownTensor] = []
+    copies, accesses = list[KnownTensor](), list[RecordedAccesses]()
 
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for (name, tensor), shape in product(tensors.items(), shapes):
@@ -184,12 +172,13 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
                 if letters := copied(view, inputs.tensors, roles):
                     copies.append(KnownTensor(name, letters, view, letters != "bhm"))
 
-    accesses = list[RecordedAccesses]()
     found = Launches(inputs.tensors, before=learn, accesses=accesses)
     outcome = run_target(experiment.target, case, inputs, found=found)
     if outcome.trace is None:
         return None
-    known = _known_tensors(case, inputs, accesses, outcome.trace, copies)
+    launched = [tensor for launch in accesses for _, tensor in launch.tensors]
+    views = results_among(launched, outcome.trace)
+    known = _known_tensors(case, inputs, views, copies)
     launches = [AccessedElements(launch, known, case) for launch in accesses]
     by_thread = list[AccessedElements]()
     for launch in accesses:
@@ -203,21 +192,15 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
 
 
 def _known_tensors(
-    case: Case,
-    inputs: Inputs,
-    accesses: Sequence[RecordedAccesses],
-    trace: Trace,
-    copies: Sequence[KnownTensor],
+    case: Case, inputs: Inputs, views: Iterable[tuple[str, Tensor]], copies: list[KnownTensor]
 ) -> list[KnownTensor]:
-    known, launched, results = [], list[Tensor](), list[KnownTensor]()
+    known, results = list[KnownTensor](), list[KnownTensor]()
     for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
             own = title(name) if name in OUTPUTS else name
             known.append(KnownTensor(own, letters, tensor, name in ("q", "k", "v", "do", "o")))
-    for launch in accesses:
-        launched += map(itemgetter(1), launch.tensors)
-    for name, view in results_among(launched, trace):
+    for name, view in views:
         results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, False))
     for each in (*results, *copies):
         if each.home not in map(attrgetter("home"), known):
@@ -229,9 +212,14 @@ def _of_attention(
     launches: Sequence[AccessedElements], inputs: set[str]
 ) -> Iterator[AccessedElements]:
     for number, elements in enumerate(launches):
+        anew = set[str]()  # what later kernels store
         for later in launches[number + 1 :]:
-            if later.kernel != elements.kernel:
-                elements.forget_stores(later.names(is_load=False))
+            anew |= later.names(is_load=False) if later.kernel != elements.kernel else set()
+        for key, place in [*elements.places.items()]:
+            if place.tensor in anew and not place.is_load:
+                del elements.places[key]
+                for here in elements.units.values():
+                    here.pop(place, None)
         loads = elements.names(is_load=True)
         if len(loads) > 1 and (loads | elements.names(is_load=False)) - inputs:
             yield elements
@@ -255,7 +243,8 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     flow.sources += places
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
-        if not any(place.is_load and here[place].has_rows for place in here):
+        whole = [place for place in here if here[place].all_dims and not here[place].is_short]
+        if not any(map(attrgetter("is_load"), whole)):
             continue  # no copy or conversion by element reads whole rows
         nothing, by_place = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]]()
         by_tensor = defaultdict[str, set[Key]](set)
@@ -307,8 +296,8 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
             for here in elements.units.values() if loads and elements.launch.one_of == 1 else ():
                 if not all(here[place].is_known for place in loads if place in here):
                     continue
-                stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
-                read = _pairs(elements, here, other, is_load=True)
+                stored = _pairs(case, here, _CALLED.get(name, name), is_load=False)
+                read = _pairs(case, here, other, is_load=True)
                 visited |= stored & read
                 whole |= stored
                 reached |= read
@@ -327,14 +316,9 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 
 def _pairs(
-    elements: AccessedElements,
-    here: Mapping[AccessLine, UnitAccess],
-    tensor: str,
-    *,
-    is_load: bool,
+    case: Case, here: Mapping[AccessLine, UnitAccess], tensor: str, *, is_load: bool
 ) -> Array:
     """[B, H, M, N] bool."""
-    case = elements.case
     by_head = np.zeros((case.batch, case.heads, case.seqlen_q, case.seqlen_k), bool)
     by_group = by_head.reshape(case.batch, case.kv_heads, -1, case.seqlen_q, case.seqlen_k)
     nothing = {(OUTSIDE,) * 3}

@@ -1,15 +1,15 @@
 """What running a target again shows that no hypothesis predicts."""
 
 import math
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, WrongRun
+from ..faults.variant import Tensors
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
@@ -24,8 +24,6 @@ from ..reference import evaluate
 from ..reference.attention import BY_ROW
 from .lines import where_at
 
-Results = Mapping[str, Tensor]
-
 
 def observed_in(experiment: Experiment, run: LayoutRun) -> WrongRun:
     assert run.measured is not None
@@ -34,17 +32,15 @@ def observed_in(experiment: Experiment, run: LayoutRun) -> WrongRun:
 
 def run_again(experiment: Experiment, assigned: Assigned) -> WrongRun | None:
     """None where the target refuses."""
-    try:
+    with suppress(Failure):
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
         if trace is not None:
             return _observed(experiment, measure(experiment, inputs, trace), inputs.tensors)
-    except Failure:
-        pass
     return None
 
 
-def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Results) -> WrongRun:
+def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Tensors) -> WrongRun:
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual, right, expected, allowed = (dict[str, Tensor]() for _ in range(4))
     for name, value in trace.values.items():
@@ -73,21 +69,16 @@ class FurtherRuns:
     assigned: Assigned
     seen: WrongRun
 
-    @cached_property
-    def second(self) -> WrongRun | None:
-        return run_again(self.experiment, self.assigned)
-
     def is_right(self, **changes: Any) -> bool:
         ran = run_again(replace(self.experiment, **changes), self.assigned)
         return ran is not None and ran.measured.comparison.matches
 
-    def on_memory_of(self, number: float) -> Results:
+    def on_memory_of(self, number: float) -> Tensors:
         case = replace(self.experiment.case, poison=True)
         seen = run_again(replace(self.experiment, unwritten=number, case=case), self.assigned)
         return seen.actual if seen is not None else {}
 
-    def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
-        """Where two runs differ by more than is allowed of both."""
+    def moved(self, first: Tensors, other: Tensors) -> dict[str, Tensor]:
         moved, both = dict[str, Tensor](), first.keys() & other.keys()
         for name in filter(both.__contains__, self.seen.right):
             a, b = first[name], other[name]
@@ -97,22 +88,22 @@ class FurtherRuns:
                 moved[name] = where
         return moved
 
-    def share(self, moved: Mapping[str, Tensor]) -> float:
+    def share(self, moved: Tensors) -> float:
         wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
         there = sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items())
         return there / max(1, wrong)
 
 
 def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
-    """A race on a GPU, where no access is seen; or what only the first call has wrong."""
-    second = again.second
+    """Where no access is seen on a GPU; or what only the first call has wrong."""
+    second = run_again(again.experiment, again.assigned)
     moved = again.moved(again.seen.actual, second.actual) if second is not None else {}
-    name = next(iter(moved), "")
-    if second is None or not name:
+    if second is None or not moved:
         return None
+    name = next(iter(moved))
     if second.measured.comparison.matches and again.is_right():
         summary = f"{name} is wrong in the first call and right in later ones"
-        fix = "zero what a kernel adds to before each config that is tried: triton.autotune(reset_to_zero=...)"
+        fix = "zero what a kernel adds to before each config: triton.autotune(reset_to_zero=...)"
         return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, fix=fix)
     summary = f"{name} differs from call to call by more than the order of additions allows"
     return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
@@ -122,11 +113,13 @@ def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
     wrong = {of: at | ~seen.right[of] & ~seen.actual[of].isfinite() for of, at in moved.items()}
     for name, where in moved.items():
-        summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
-        evidence = f"{int(where.sum()):,} elements of {name} differ between memory full of NaN and full of 7.0"
-        fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
-        about = f"unwritten/{name}", "N2", summary, again.share(wrong), (evidence,)
-        return Diagnosis(*about, fix=fix)
+        summary = f"{name} depends on what memory held: it, or its scratch, is read before it is written"
+        evidence = (
+            f"{int(where.sum()):,} elements of {name} differ between memory of NaN and of 7.0"
+        )
+        fix = "use torch.zeros for what is added to; store every element of a torch.empty"
+        share = again.share(wrong)
+        return Diagnosis(f"unwritten/{name}", "N2", summary, share, (evidence,), fix=fix)
     return None
 
 
@@ -139,7 +132,7 @@ def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     if not again.is_right(values={**again.experiment.values, "mask": open_mask}):
         return None
     summary = f"rows that see no key make {broken[0]} NaN: exp(-inf - -inf), or 0 / 0"
-    evidence = "with a mask that shows those rows every key, the same values give right results"
+    evidence = "with a mask that shows them every key all is right"
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
 
@@ -148,24 +141,23 @@ def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
     dots = coarser_dots(experiment)
     if not dots:
         return None
-    way, before = dots[0].way, measured.comparison  # the coarsest first
-    precision = precision_of(experiment.case.dtype, way)
-    about = experiment.case, measured.x, measured.trace, precision
-    if not compare(*about, recovery=before.recovery, blame=False).matches:
+    way, recovery = dots[0].way, measured.comparison.recovery  # the coarsest first
+    about = experiment.case, measured.x, measured.trace, precision_of(experiment.case.dtype, way)
+    if not compare(*about, recovery=recovery, blame=False).matches:
         return None
     declared, evidence = dots_of(experiment), (dots_in_words(dots),)
     where = tuple(where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines)
     summary = f"the dots multiply in {way}, and the check expects {declared}"
-    fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
+    fix = f'tl.dot(..., input_precision="{declared}"), or check with --dots {way}'
     return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, where, fix)
 
 
 def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:
-    """The first that explains nearly all; where no hypothesis (`best`) is named, also those of a part."""
+    """The first that explains nearly all; where no hypothesis is named, also those of a part."""
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     is_elsewhere = best is not None and best.tensor and best.not_finite
     asked = {
-        multiplies_coarser: True,  # rounding is like other rounding, and what was compiled says whose it is
+        multiplies_coarser: True,  # what was compiled says whose rounding it is
         differs_from_run_to_run: best is None or best.kind in ("factor", "accumulation"),
         reads_what_was_never_written: best is None or not (is_finite or is_elsewhere),
         right_without_dead_rows: best is None,

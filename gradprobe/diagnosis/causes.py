@@ -24,6 +24,7 @@ from .behaviour import FurtherRuns, behaving, observed_in
 from .lines import Lines
 from .testing import Finalist, explaining, in_parts, ranked
 
+_Named = Mapping[str, Hypothesis]
 _place = attrgetter("file", "line")
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
@@ -46,13 +47,8 @@ class FailingLayout:
     def unspoilt(self) -> WrongRun:
         return self.seen.of(self.seen.right.keys() - self.spoilt)
 
-    @cached_property
-    def fact(self) -> str:
-        return fact_about(self.seen)
-
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
-    """The first, then those that show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
 
     def order(layout: FailingLayout) -> tuple[bool, int]:
@@ -76,12 +72,13 @@ class CauseSearch:
         name, is_first = layout.run.layout, not self._searched
         if not is_first and self._is_explained(layout):
             return
-        if layout.fact in self._unexplained:  # then nothing explains it either
-            self._unexplained[layout.fact].append(name)
+        fact = fact_about(layout.seen)
+        if fact in self._unexplained:  # then nothing explains it either
+            self._unexplained[fact].append(name)
             return
         if self._searched == _MOST_LAYOUTS:
-            words = f"something else is wrong: {_MOST_LAYOUTS} layouts were searched"
-            self._failures.append(f"in {name} {words}")
+            words = f"something else is wrong in {name}: {_MOST_LAYOUTS} layouts were searched"
+            self._failures.append(words)
             return
         self._searched += 1
         seen = layout.seen if is_first else layout.unspoilt
@@ -100,12 +97,7 @@ class CauseSearch:
         self._add(layout, found, named)
 
     def _with_dataflow(
-        self,
-        run: LayoutRun,
-        table: Table,
-        found: list[Diagnosis],
-        seen: WrongRun,
-        named: Mapping[str, Hypothesis],
+        self, run: LayoutRun, table: Table, found: list[Diagnosis], seen: WrongRun, named: _Named
     ) -> list[Diagnosis]:
         causes = causes_among(found)
         try:
@@ -116,9 +108,8 @@ class CauseSearch:
             from .dataflow import seen_in_dataflow
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)
-            failures = watched.failures
+            failures, of_flow = watched.failures, table.agreeing(watched.seen)
             left = [diagnosis for diagnosis in found if diagnosis not in causes]
-            of_flow = table.agreeing(watched.seen)
             found = [*with_dataflow(causes, of_flow, self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
@@ -127,22 +118,21 @@ class CauseSearch:
             self._failures.append(f"the kernels' dataflow {words}: {fault}")
         return found
 
-    def _add(
-        self, layout: FailingLayout, found: list[Diagnosis], named: Mapping[str, Hypothesis]
-    ) -> None:
+    def _add(self, layout: FailingLayout, found: list[Diagnosis], named: _Named) -> None:
         causes, before, new = causes_among(found), causes_among(self.found), list[Diagnosis]()
         if self._searched == 1:
             self.found = [diagnosis for diagnosis in found if diagnosis not in causes]
         if not causes:
-            self._unexplained[layout.fact] = [layout.run.layout]
+            self._unexplained[fact_about(layout.seen)] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines = set() if cause.fault in named else {*map(_place, cause.where)}
-            known = {
-                each.fault
-                for each in before
-                if each.fault == cause.fault or lines.intersection(map(_place, each.where))
-            }
+            lines, known = (
+                {*map(_place, () if cause.fault in named else cause.where)},
+                set[str](),
+            )
+            for each in before:
+                if each.fault == cause.fault or lines.intersection(map(_place, each.where)):
+                    known.add(each.fault)
             if known:
                 self._show(known, layout)
                 continue
@@ -167,7 +157,6 @@ class CauseSearch:
 
     @property
     def facts(self) -> list[str]:
-        """What no cause explains, and what could not be looked at."""
         facts = [*self._unexplained]
         if causes_among(self.found) or len(facts) > 1:
             for at, (fact, names) in enumerate(self._unexplained.items()):
@@ -176,7 +165,7 @@ class CauseSearch:
 
 
 def of_the_formula(seen: WrongRun) -> list[Diagnosis]:
-    """Diagnoses by hypotheses about the formula and its arithmetic alone."""
+    """By hypotheses about the formula and its arithmetic alone."""
     return [*_diagnoses(seen, [[fit for fit in ranked(seen) if not fit.hypothesis.tensor]])]
 
 
@@ -194,8 +183,8 @@ def _diagnoses(
             continue
         words = f"{where}explains {explained:.0%} of {count:,} wrong elements in {of_all}"
         # What is rounded where it is used may be exported right.
-        says_wrong = tuple(filter(of.changes.__contains__, names()))
-        says_wrong = () if of.kind == "precision" else says_wrong
+        wrong_there = of.changes if of.kind != "precision" else ()
+        says_wrong = tuple(filter(wrong_there.__contains__, names()))
         diagnosis = Diagnosis(
             of.fault, of.fault_class, of.summary, explained, fix=of.fix,
             evidence=(f"{words}, and what is right stays right", *fit.said),
@@ -205,7 +194,7 @@ def _diagnoses(
 
 
 def fact_about(seen: WrongRun) -> str:
-    """How much of the first intermediate that is wrong by itself is wrong, and where."""
+    """How much of the first intermediate that is wrong by itself is wrong."""
     name = seen.own[0]
     wrong, axes = ~seen.right[name], seen.case.axes(name)
     said = [f"{name}: {int(wrong.sum()):,} of {wrong.numel():,} elements are wrong"]
@@ -222,7 +211,7 @@ def fact_about(seen: WrongRun) -> str:
 def with_dataflow(
     named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
 ) -> list[Diagnosis]:
-    """The named causes with the lines of the dataflow; `read`: faults whose own lines stay the first."""
+    """Causes with the lines of the dataflow; `read`: faults whose own lines stay the first."""
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
@@ -269,13 +258,12 @@ class Table:
         self._shown = defaultdict[str, list[tuple[str, str]]](list)
         for row in run.shown.rows if run.shown is not None else ():
             self._shown[row.finding.name].append((row.kernel, row.finding.status))
-        for name, finding in (
-            run.shown.comparison.findings.items() if run.shown is not None else ()
-        ):
+        findings = run.shown.comparison.findings if run.shown is not None else {}
+        for name, finding in findings.items():
             self._shown[name] = self._shown[name] or [("", finding.status)]
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those that nothing in the table denies; else those about what kernels compute anew."""
+        """Else those about what kernels compute anew."""
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
@@ -297,9 +285,9 @@ class Table:
             is_inherited = any(self._in(name, place.kernel) - {MATCH} for name in behind)
             if not (is_inherited or self._denies(value.says_wrong, place.kernel)):
                 where.append(place)
-        if len(where) == len(value.where):
-            return [value]
-        return [replace(value, where=tuple(where), evidence=())] if where else []
+        if where and len(where) < len(value.where):
+            value = replace(value, where=tuple(where), evidence=())
+        return [value] if where or not value.where else []
 
     def _after_export(self, value: Diagnosis) -> Diagnosis:
         found, later = list[tuple[str, str]](), list[str]()
@@ -313,9 +301,8 @@ class Table:
             return value
         line = value.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
-        return replace(
-            value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later)
-        )
+        fault, says_wrong = f"value/{later[0]}", tuple(later)
+        return replace(value, fault=fault, summary=summary, says_wrong=says_wrong)
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
         shown = [self._in(name, kernel) for name in names if name in self._names]

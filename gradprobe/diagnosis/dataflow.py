@@ -1,6 +1,6 @@
 """What the dataflow of a failing run shows: a misread load, the first wrong value."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -19,7 +19,7 @@ def seen_in_dataflow(
     run: LayoutRun,
     read: Callable[[FollowedRun], MeasuredRun | None] | None = None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself; `read` judges what the kernels hold."""
+    """`read` judges what the kernels hold."""
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
@@ -45,16 +45,8 @@ def seen_in_dataflow(
     return watched
 
 
-# --- what explains a run
-
-
-def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
-    """Gradients are made of O."""
-    return iter(suspects(run, ["O"]) if "O" in run.wrong and len(run.wrong) > 1 else ())
-
-
 # Each alone explains a run, in this order.
-ALONE: tuple[Callable[[FollowedRun], Iterator[Suspect]], ...] = (
+ALONE: tuple[Callable[[FollowedRun], Iterable[Suspect]], ...] = (
     # A tile that lies across disagrees in every index: it would be misread.
     transposed,
     # Of other elements everything is wrong, and each operation right.
@@ -62,7 +54,7 @@ ALONE: tuple[Callable[[FollowedRun], Iterator[Suspect]], ...] = (
     # What is stored nowhere has no value that could be wrong.
     never_stored,
     # Gradients are made of O: what they show is its doing.
-    _of_forward,
+    lambda run: suspects(run, ["O"]) if {"O"} < {*run.wrong} else (),
 )
 _is_sure = attrgetter("is_sure")
 # Running maxima and sums are no more of a name than none: their steps are wrong together.
@@ -70,7 +62,6 @@ _UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))
 
 
 def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
-    """What goes wrong by itself on the way to the wrong results, the first first."""
     run, found = replace(run, wrong=tuple(wrong)), list[Suspect]()
     for explain in ALONE:
         found = found or [*explain(run)]

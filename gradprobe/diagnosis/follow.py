@@ -44,10 +44,10 @@ class FollowedRun:
 
     @cached_property
     def stores(self) -> list[StoredTile]:
-        """The stores of what is wrong; all unnamed ones where host code made a result of them."""
+        """All unnamed ones too, where host code made a result of them."""
         names = {self.outcome.storages.get(home, "") for home in self.flow.empty}
         names.update(map(self.stored_into, self.flow.stores))
-        wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
+        wanted = (*self.wrong, *(() if names >= {*self.wrong} else ("",)))
         return [stored for stored in self.flow.stores if self.stored_into(stored) in wanted]
 
     @cached_property
@@ -59,7 +59,7 @@ class FollowedRun:
 
     @cached_property
     def visits(self) -> Mapping[int, Array]:
-        """By storage, how often each pair is in it; nothing where some may be unseen."""
+        """By storage; nothing where some may be unseen."""
         return {} if self.flow.failures else self.flow.visits
 
     def stored_into(self, stored: StoredTile) -> str:
@@ -75,9 +75,10 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     """None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
-    copies: dict[int, str] = {}
-    # Kept, so that no result takes the place of a buffer that is gone.
-    launched: list[Tensor] = []
+    copies, launched = (
+        dict[int, str](),
+        list[Tensor](),
+    )  # kept, so that nothing takes their place
 
     def axes(view: Any) -> str:
         return case.input_axes(view.name) if view.known else copies.get(view.home, "")
@@ -93,7 +94,12 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
         outcome = run_target(experiment.target, case, inputs)
     if outcome.trace is None:
         return None
-    _forget_running(flow)
+    # What a kernel that takes a maximum has yet to divide by row is compared with nothing.
+    running = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
+    for node in flow.nodes:
+        if node.role is not None and node.role.is_by_row:
+            is_running = node.site.kernel in running
+            node.role = None if is_running else replace(node.role, is_open=False)
     views = [view_of(view, name) for name, view in results_among(launched, outcome.trace)]
     for view in views:
         is_alone = all(other.name == view.name for other in views if other.home == view.home)
@@ -101,25 +107,17 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     return FollowedRun(flow, roles, outcome)
 
 
-def _forget_running(flow: Flow) -> None:
-    kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
-    for node in flow.nodes:
-        if node.role is not None and node.role.is_by_row:
-            is_running = node.site.kernel in kernels
-            node.role = None if is_running else replace(node.role, is_open=False)
-
-
 def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of kernels that hold what was returned: (name, in the shape of that)."""
+    """(name, in the shape of what was returned)."""
     for name, value in trace.values.items():
-        for tensor in tensors if bool((value != 0).any()) else ():
+        for tensor in tensors if value.any() else ():
             for view in in_shape(tensor, value.shape):
                 if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()):
                     yield name, view
 
 
 def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """A tensor, or its base: as it is, with rows and heads swapped, or as it lies."""
+    """As it is, with rows and heads swapped, or as it lies; or its base so."""
     for whole in (tensor, tensor._base):
         if whole is None:
             continue
@@ -154,17 +152,13 @@ def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
 
 
 def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
-    words, at = "", 0
+    words, left = "", [*zip(letters, sizes, strict=True)]
     for size in shape:
-        first, together = at, 1
-        while (
-            at < len(letters)
-            and together * sizes[at] <= size
-            and (at == first or together < size)
-        ):
-            together, at = together * sizes[at], at + 1
+        taken, together = "", 1
+        while left and together * left[0][1] <= size and (not taken or together < size):
+            letter, of_it = left.pop(0)
+            taken, together = taken + letter, together * of_it
         if together != size:
             return ""
-        taken = letters[first:at] or "1"
-        words += taken if len(taken) == 1 else f"({taken})"
-    return words if at == len(letters) else ""
+        words += f"({taken})" if taken[1:] else taken or "1"
+    return "" if left else words

@@ -4,7 +4,6 @@ By the budgets of results; what is summed so far errs by no more than the whole 
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,9 +29,8 @@ Values = dict[str, Tensor]
 @dataclass(frozen=True)
 class TileForms:
     values: dict[str, Array] = field(default_factory=dict)
-    """By name, [B, H, M, N] or [B, H, M]; none of partial sums. Lazy's "dP, masked" is dP too."""
-    tolerances: dict[str, float] = field(default_factory=dict)
-    """By name, how much any element may differ before it is rounded."""
+    """By name, [B, H, M, N] or [B, H, M]; none of partial sums."""
+    tolerances: dict[str, float] = field(default_factory=dict)  # before it is rounded
 
 
 def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
@@ -51,7 +49,7 @@ def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
     return found
 
 
-def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
+def _values(x: Attention, tile: Tile, on_tile: Values) -> Values:
     q, k, _, _ = x.tensors(tile)
     qk, p, dp, lse = q @ k.mT, on_tile["P"], on_tile["dP"], on_tile["LSE"][..., None]
     found = {name: on_tile[name] for name in ("LSE", "delta", "O", "S", "P", "dS")}
@@ -69,9 +67,7 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
     return found
 
 
-def _scaled(
-    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
-) -> Values:
+def _scaled(x: Attention, tile: Tile, on_tile: Values, dtype: torch.dtype) -> Values:
     """By how much values move where q, or k, is scaled and rounded once more."""
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
@@ -83,9 +79,7 @@ def _scaled(
     return moved
 
 
-def _errors(
-    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
-) -> Values:
+def _errors(x: Attention, tile: Tile, on_tile: Values, dtype: torch.dtype) -> Values:
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
     of, moved = Chain(x, tile, on_tile, precision), _scaled(x, tile, on_tile, dtype)
     scale, shift = abs(x.scale), rounding_shift(x, tile, on_tile, precision)

@@ -40,7 +40,7 @@ class KernelValue:
     into: set[str] = field(default_factory=set)
     sites: set[Site] = field(default_factory=set)
     tiles: dict[Node, Node] = field(default_factory=dict)
-    """Each, with the scores that are summed of it."""
+    """With the scores that are summed of each."""
     values: Array = field(default_factory=lambda: np.empty(0))
     """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
 
@@ -48,7 +48,7 @@ class KernelValue:
 def with_kernel_values(
     experiment: Experiment, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], bool]:
-    """The records, the first that fails with its kernels' values, and whether that is all."""
+    """The first that fails with its kernels' values, and whether that is all."""
     case = experiment.case
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
     is_asked = is_small and case.recover and not case.dropout
@@ -66,7 +66,7 @@ def with_kernel_values(
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
-    """What kernels computed of P, dP, delta, dS for the rows and keys that see one another."""
+    """Of the rows and keys that see one another."""
     culprits, found = culprits_of(run.flow).keys(), list[KernelValue]()
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
@@ -182,7 +182,7 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
 
 
 def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
-    """The indices of the nearest scores that come from no misread load."""
+    """Of the nearest scores that come from no misread load."""
     is_own = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
     # The scores may be transposed on the way into their dot.
     axis = _rows_along(node if is_own and _has(node, 2) else scores)
@@ -228,12 +228,12 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 
 
 def shown_in(case: Case, own: MeasuredRun, run: FollowedRun) -> MeasuredRun | None:
-    """A run's results with its kernels' values; None where gradients are made of others."""
+    """None where gradients are made of others."""
     return shown_with(case, own, kernel_values(run, case))
 
 
 def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> MeasuredRun | None:
-    """The same of what was seen: each gradient is judged with what its own kernel holds."""
+    """Each gradient is judged with what its own kernel holds."""
     given, findings, chains = own.trace.values, own.comparison.findings, dict[str, MeasuredRun]()
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):

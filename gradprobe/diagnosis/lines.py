@@ -27,7 +27,7 @@ class Lines:
         self.read = set[str]()  # faults whose lines were read off the addresses in the source
 
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
-        """A diagnosis with where an address is made; else where the active kernels begin."""
+        """Where an address is made; else where the active kernels begin."""
         found = [*self._reading(of)] if of.tensor else []
         where = [*dict.fromkeys(map(attrgetter("where"), found))]
         if where:
@@ -54,7 +54,6 @@ class Lines:
 
 
 def among(where: CauseLine) -> CauseLine:
-    """A line with its text, its neighbours, and its function."""
     try:
         text = ["", *Path(where.file).read_text(errors="replace").splitlines(), "", ""]
     except OSError:
@@ -81,29 +80,29 @@ def where_at(file: str, line: int, kernel: str, note: str = "") -> CauseLine:
 # By kind: the word of the fault, its class, and the fix.
 _KINDS = {
     memory.RACE: ("race", "RACE", "let one program alone write each element, or use atomic adds"),
-    memory.UNWRITTEN: ("unwritten", "N2", "write every element before it is read, or allocate with zeros"),
+    memory.UNWRITTEN: ("unwritten", "N2", "write every element first, or allocate with zeros"),
     memory.OUTSIDE: ("outside", "M3", "mask the access by the lengths of the tensor"),
     memory.GUARD: ("outside", "M3", ""),
     memory.BARRIER: ("barrier", "RACE", "let every thread of the block reach the barrier"),
-    memory.SHUFFLE: ("shuffle", "RACE", "put every calling lane into the mask, and read only lanes that exist"),
-    memory.MISALIGNED: ("misaligned", "M3", "load single elements where stride or offset is no multiple of the vector"),
-    memory.CHANGED: ("overwritten", "H1", "write into another tensor; if it is meant, add --inplace TENSOR"),
+    memory.SHUFFLE: ("shuffle", "RACE", "mask in every calling lane, and read only lanes that exist"),
+    memory.MISALIGNED: ("misaligned", "M3", "load single elements where stride or offset is no multiple"),
+    memory.CHANGED: ("overwritten", "H1", "write into another tensor, or add --inplace TENSOR"),
     memory.SHARED: ("shared", "H1", "return a separate tensor"),
     memory.DTYPE: ("dtype", "PREC", "return it in the dtype of that tensor, or in float32"),
 }  # fmt: skip
 _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
-_FIX_OF_LOOP = "end its loop at the length of the tensor, or mask the access by that"
-_FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
+_FIX_OF_LOOP = "end its loop at the length of the tensor, or mask the access"
+_FIX_OF_HUGE = "widen the index before it is multiplied: .to(tl.int64)"
 
 
 def of_strays(
     found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()
 ) -> tuple[Diagnosis, ...]:
-    """One diagnosis for what a kernel did to a tensor; `ran`: the layouts that gave results."""
-    made = (_diagnosis(group, ran) for group in grouped(found))
-    return tuple(sorted(made, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
+    """`ran`: the layouts that gave results."""
+    found_in = [_diagnosis(group, ran) for group in grouped(found)]
+    return tuple(sorted(found_in, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
 
 
 def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
@@ -124,15 +123,14 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
     elif (is_outside or is_race) and "contiguous" in {*ran}.difference(group.layouts):
         fix = _FIX_BY_STRIDES
     where = dict[tuple[str, int], CauseLine]()
-    for file, line, kernel, note in _places(group.memory):
+    for file, line, *about_it in _places(group.memory):
         if (file, line) not in where:
-            where[file, line] = where_at(file, line, kernel, note)
+            where[file, line] = where_at(file, line, *about_it)
     evidence = tuple(dict.fromkeys(map(attrgetter("sentence"), others)))
-    name = row.name if row else worst.tensor
-    return Diagnosis(
-        f"{word}/{name}" if name else word, fault_class, group.sentence, 1.0, evidence, tuple(where.values()),
-        fix.replace("TENSOR", worst.tensor or "that tensor"), seen="seen while it ran", layouts=group.layouts,
-    )  # fmt: skip
+    fault = "/".join(filter(None, (word, row.name if row else worst.tensor)))
+    about = fault, fault_class, group.sentence, 1.0, evidence, tuple(where.values())
+    fix = fix.replace("TENSOR", worst.tensor or "that tensor")
+    return Diagnosis(*about, fix, seen="seen while it ran", layouts=group.layouts)
 
 
 def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
@@ -152,8 +150,7 @@ def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str
         for at in chain(moved, *map(text.aliases, moved)):
             yield each.file, at, each.kernel, "its address"
         for at in text.ends(line) if each.runs_on else ():
-            note = "its loop, or an end of it, which lies beyond the last one"
-            yield each.file, at, each.kernel, note
+            yield each.file, at, each.kernel, "its loop, or an end of it"
     for file, line in filter(itemgetter(0), dict.fromkeys(map(attrgetter("allocated"), found))):
         yield file, line, "", "allocated here, uninitialized"
         for at in source(file).launches_with(line):

@@ -48,7 +48,7 @@ def with_python_lines(
     found: Sequence[Diagnosis],
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
-    """The diagnoses with their lines; where there is none, whether it computes in few bits."""
+    """Where there is no cause, whether it computes in few bits."""
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]
@@ -160,12 +160,12 @@ class _Form:
 
 
 class _Forms:
-    """What expressions may hold: due and wrong values, in any order of axes and in part."""
+    """Due and wrong values, in any order of axes and in part."""
 
     def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By shape, what a value may be a part of, a row each."""
+        """By shape, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
@@ -197,7 +197,7 @@ class _Forms:
             self._forms.append(_Form(name, axes or _AXES[name], values, True, factor))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
-        """The intermediate that a value is by the fault, or ""; and whether it may be due."""
+        """The intermediate by the fault, or ""; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
         if np.count_nonzero(flat) < _FEWEST:
             return "", False

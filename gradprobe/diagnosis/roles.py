@@ -67,14 +67,13 @@ class Roles:
         return role if are_told else None
 
     def constants(self, name: str) -> Mapping[str, float]:
-        """By words, what kernels multiply an intermediate by."""
         found = self._constants.get(name, self._constants[""])
         if name not in ("LSE", "delta"):
             return found
         return {**found, **{f"-{words or 1}": -constant for words, constant in found.items()}}
 
     def whole(self) -> Iterator[tuple[str, Array]]:
-        """(axes, values) of the tensors that host code makes and kernels read."""
+        """(axes, values) of what host code makes and kernels read."""
         for name, values in self._wholes.items():
             yield _AXES[name], values
         if self.case.heads > self.case.kv_heads:
@@ -266,7 +265,7 @@ class Roles:
 def elements(
     lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """The flat indices of a tensor's elements in known lanes, and which lanes are known."""
+    """Flat indices, and which lanes are known."""
     at = np.stack([*map(lanes.__getitem__, axes)])
     known = (at >= 0).all(0)
     return np.ravel_multi_index(tuple(at[:, known]), shape), known

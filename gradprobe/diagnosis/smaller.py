@@ -26,7 +26,7 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """The first smaller case with the same first wrong result, its failing runs, and words."""
+    """With the same first wrong result; its failing runs, and words."""
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
@@ -53,7 +53,7 @@ def _run(experiment: Experiment, layout: Assigned) -> tuple[Experiment, list[Lay
 
 
 def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
-    """The records with P, dP, dS and delta: seen in kernels that are interpreted, else recovered."""
+    """With P, dP, dS and delta: seen in interpreted kernels, else recovered."""
     if INTERPRETED in experiment.backends:
         from .kernel_values import with_kernel_values  # it imports Triton, as the run did
 

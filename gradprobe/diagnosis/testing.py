@@ -15,7 +15,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, WrongRun
 from ..faults.index import readable
 from ..faults.table import hypotheses
-from ..faults.variant import BUFFERS, Variant, plain_variant
+from ..faults.variant import BUFFERS, Tensors, Variant, plain_variant
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.intermediates import DERIVED, reached
@@ -43,7 +43,6 @@ _OF_DELTA = _OF_O | {"dP", "delta"}
 _FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
 # A chance of one in a thousand is none.
 _SURE = 10.0
-Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
@@ -104,13 +103,13 @@ class Tester:
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
     def best(self, known: Hypothesis) -> Finalist:
-        """A hypothesis about other values; in all its forms, if a number is measured off them."""
+        """In all its forms, if a number is measured off the values."""
         same = [other for other in self.hypotheses if other.fault == known.fault]
         forms = [other for other in same if other.summary == known.summary] or same
         return max(map(self.fit, forms), key=attrgetter("explained"), default=Finalist(known))
 
     def fit(self, hypothesis: Hypothesis) -> Finalist:
-        """What it explains, of each intermediate in whichever kernels explain most."""
+        """Of each intermediate in whichever kernels explain most."""
         best, active, wrong = dict(self._of_right_arithmetic), set[str](), self.wrong
         contradicted = len(self._all.names)
         for found in self._scores(hypothesis, self._all):
@@ -135,7 +134,7 @@ class Tester:
         return Finalist(hypothesis, reproduced, explained, active, whole, bits, contradicted)
 
     def share(self, hypothesis: Hypothesis) -> float:
-        """About its share in the first wrong batch; of what is stored elsewhere, in all."""
+        """Of the first wrong batch; of what is stored elsewhere, of all."""
         first, right = self.seen.measured.first, self.seen.right
         batch = (first.batch or 0) if first else 0
         kept = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
@@ -152,12 +151,11 @@ class Tester:
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
-        """What the LSE, O and delta that came explain, without a fault."""
         found = self._scored(self._plain, self._branches[0], self._all, self._has_nan)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
     def _scored(
-        self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool
+        self, variant: Variant, buffers: Tensors, portion: _Portion, not_finite: bool
     ) -> dict[str, Score]:
         scores, (values, bounds) = dict[str, Score](), self._predicted(variant, buffers, portion)
         for name in portion.names:
@@ -194,8 +192,8 @@ class Tester:
             yield self._scored(self._plain, stored, portion, not_finite)
 
     @cached_property
-    def _branches(self) -> tuple[Buffers, ...]:
-        actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
+    def _branches(self) -> tuple[Tensors, ...]:
+        actual, choices = self.seen.actual, dict[tuple[str, ...], Tensors]()
         known = {**self.seen.expected, **actual}
         # Plain Python may compute P anew, beside the O and delta of its forward.
         anew = [] if self.seen.launches else [("LSE",)]
@@ -220,8 +218,8 @@ class Tester:
         return whole
 
     def _predicted(
-        self, variant: Variant, buffers: Buffers, portion: _Portion
-    ) -> tuple[Buffers, Buffers]:
+        self, variant: Variant, buffers: Tensors, portion: _Portion
+    ) -> tuple[Tensors, Tensors]:
         measured, is_rough = self.seen.measured, portion.is_rough
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
@@ -271,7 +269,7 @@ def _score(came: _Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny:
 
 
 def ranked(seen: WrongRun) -> list[Finalist]:
-    """The hypotheses that explain anything, best first; each fault once, in its best form.
+    """Best first; each fault once.
 
     A number counts log2(1 / p) bits, p being the share of predictions that would count too; n hypotheses take log2(n).
     """
@@ -299,13 +297,13 @@ def ranked(seen: WrongRun) -> list[Finalist]:
 
 
 def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
-    """The first known fault that explains this run too; "" for none."""
+    """ "" for none."""
     best = Tester(seen).best
     return next((fault for fault, of in known.items() if best(of).explained >= NAMED), "")
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list[list[Finalist]]:
-    """The hypotheses that explain a run, best first; of several faults those of all."""
+    """Best first; of several faults those of all."""
     tested = _fitting(experiment, assigned, seen)
     if not tested or tested[0].explained >= NAMED:
         return [tested]

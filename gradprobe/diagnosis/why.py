@@ -20,10 +20,7 @@ from .causes import CauseSearch, FailingLayout, fact_about, failing_layouts
 from .lines import of_strays
 from .smaller import MOST_SCORES, smaller_failing
 
-_TOO_LARGE = (
-    "no cause was sought: this case is too large, and no smaller one fails in the same way; "
-    "gradprobe shrink looks further"
-)
+_TOO_LARGE = "no cause was sought: it is too large, and no smaller case fails alike; gradprobe shrink looks further"
 # Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
 _FEW = 3
 # What leaves a tensor, or meets another program's there; and what is seen of the same in the elements.
@@ -42,8 +39,7 @@ class Reasons:
 class FailedCheck:
     experiment: Experiment
     runs: Sequence[LayoutRun]
-    right_at: Callable[[LayoutRun], str] = lambda first: ""
-    """Says at which other lengths it is right in the first layout; "" at none."""
+    right_at: Callable[[LayoutRun], str] = lambda first: ""  # at which other lengths it is right
     known: list[str] = field(default_factory=list)
     predicted: set[str] = field(default_factory=set)  # the faults whose hypotheses explain
     is_sought: bool = True
@@ -51,7 +47,7 @@ class FailedCheck:
 
 
 def reasons_of(check: FailedCheck) -> Reasons:
-    """Why runs went wrong. An error in here is told; no verdict needs it."""
+    """An error in here is told; no verdict needs it."""
     strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
     found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
@@ -59,13 +55,12 @@ def reasons_of(check: FailedCheck) -> Reasons:
             found = explain(check, found)
         except Exception as error:
             fault = fault_words(error)
-            check.known.append(f"no reason could be sought, by a fault of gradprobe: {fault}")
+            check.known.append(f"no reason was sought, by a fault of gradprobe: {fault}")
             check.is_sought = False
     return Reasons(tuple(found), tuple(check.known), check.is_sought, check.is_beyond_edits)
 
 
 def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
-    """What gives the wrong numbers of every layout, among what was seen of memory."""
     failing = list[LayoutRun]()
     for run in check.runs:
         measured = run.measured and (run.measured.as_read or run.measured)
@@ -80,7 +75,11 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     # These two make no number wrong.
     memory = [each for each in memory if each.kind not in ("shared", "dtype")]
     if case.scores > MOST_SCORES:
-        return _by_a_smaller_case(check, experiment, plain or failing, memory)
+        small = smaller_failing(experiment, plain or failing)
+        if small is not None:
+            return _by_a_smaller_case(check, small, memory)
+        check.known, check.is_sought = [_TOO_LARGE], False
+        return memory
     if not plain:
         if not failing[0].inside:
             check.known.append("right with the case's own values, wrong with others")
@@ -103,21 +102,15 @@ def _with_evidence(diagnosis: Diagnosis, sentence: str) -> Diagnosis:
 
 
 def _by_a_smaller_case(
-    check: FailedCheck,
-    experiment: Experiment,
-    failing: Sequence[LayoutRun],
-    memory: list[Diagnosis],
+    check: FailedCheck, small: tuple[Experiment, list[LayoutRun], str], memory: list[Diagnosis]
 ) -> list[Diagnosis]:
-    small = smaller_failing(experiment, failing)
-    if small is None:
-        check.known, check.is_sought = [_TOO_LARGE], False
-        return memory
     experiment, runs, size = small
     of_small, words = FailedCheck(experiment, runs), f"sought on {size}"
     found, of_large = by_numbers(of_small, memory), {each.fault for each in memory}
-    own = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
-    if own is not None:
-        found[own] = _with_evidence(found[own], words)
+    for at, each in enumerate(found):
+        if each.fault not in of_large:
+            found[at] = _with_evidence(each, words)
+            break
     check.known = [words, *of_small.known] if of_small.known else []
     check.predicted = of_small.predicted
     return found
@@ -132,9 +125,11 @@ def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
     check.is_beyond_edits = not causes_among(found)
     for of in reversed(read.conventions):
         summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
-        fix, wrong = f"return {of.name} itself, or leave out --strict", (of.name,)
-        cause = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=wrong)
-        found = _led(cause, found)
+        fix, about = (
+            f"return {of.name}, or leave out --strict",
+            (f"convention/{of.name}", "A", summary),
+        )
+        found = _led(Diagnosis(*about, 1.0, fix=fix, says_wrong=(of.name,)), found)
     return found
 
 
@@ -168,7 +163,7 @@ def _in_order(
 def told_once(
     found: Sequence[Diagnosis], memory: Sequence[Diagnosis]
 ) -> tuple[list[Diagnosis], list[Diagnosis]]:
-    """A named cause that was seen in memory too has that for evidence, and its lines."""
+    """A named cause that was seen in memory too has its evidence and lines."""
     twins, joined = {each.fault: each for each in memory}, list[Diagnosis]()
     unwritten = [each for each in memory if each.kind == "unwritten"]
     for cause in found:
@@ -230,9 +225,10 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
-    words = f"in {first.layout} it is right at {words}"
-    summary = f"lengths that end inside a block are wrong: {words}"
-    fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
+    summary = (
+        f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
+    )
+    fix = "mask its loads and stores by the length, or refuse other lengths"
     layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
     where, seen = _by_place(*map(attrgetter("where"), merged)), "seen while it ran"
     about = "tail/length", "M3", summary, 1.0, (), where, fix

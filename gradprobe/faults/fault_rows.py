@@ -14,15 +14,15 @@ _CONSTANTS = (
 
 _MASKS = """
 if causal
-mask/diagonal | the key on the diagonal is masked: j < i stands where j <= i is meant
+mask/diagonal | the key on the diagonal is masked: j < i stands for j <= i
   sees = every & (j < diagonal)
 mask/beyond-diagonal | one key beyond the diagonal is seen
   sees = every & (j <= diagonal + 1)
 mask/causal | the causal mask is left out
   sees = every
-mask/beyond-diagonal | one key beyond the diagonal is seen, in the tiles of {m} rows and {n} keys that are visited
+mask/beyond-diagonal | one key beyond the diagonal is seen, in visited tiles of {m} rows and {n} keys
   sees = every & tile_sees({m}, {n}) & (j <= diagonal + 1)
-mask/causal | the causal mask is left out, in the tiles of {m} rows and {n} keys that are visited
+mask/causal | the causal mask is left out, in visited tiles of {m} rows and {n} keys
   sees = every & tile_sees({m}, {n})
 if not causal
 mask/causal | a causal mask is applied where none was asked for
@@ -72,11 +72,11 @@ fix attend to every key j <= i; the window is the bias's
 wrong LSE P O dP dV delta dTau
 mask/bias-window | the keys beyond the bias's window are left out
   sees = valid & ~beyond
-mask/bias-window | the keys beyond the bias's window are left out, in whole tiles of {n} keys, by tiles of {m} rows
+mask/bias-window | the keys beyond the bias's window are left out, in tiles of {n} keys by {m} rows
   sees = valid & (i // {m} * {m} - (j // {n} * {n} + {n} - 1) < x.bias.shape[1])
 fix add tl.where(distance < window, bias, 0.0)
 wrong LSE P O dP
-mask/bias-window | keys beyond the bias's window have the bias of its last distance, where they have none
+mask/bias-window | keys beyond the bias's window have the bias of its last distance
   LSE = (s + last_bias).logsumexp(-1)
   P = P * last_bias.exp()
 wrong LSE P O dP dBias
@@ -90,12 +90,12 @@ fix dS = P * (dP - delta)
 wrong delta dS
 delta/dropped | delta is not subtracted: dS = P * dP
   delta = 0 * delta
-delta/sign | delta is added where it is to be subtracted
+delta/sign | delta is added, not subtracted
   delta = -delta
 if lazy
 fix {due}
 wrong delta dS
-delta/formula | delta is computed by another formula: rowsum(dO * O), which holds tau's share
+delta/formula | delta is rowsum(dO * O), which holds tau's share
   delta = (do * (pe @ v)).sum(-1)
 if softcap is not None
 fix dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)
@@ -121,7 +121,7 @@ if tau is not None
 fix tau / (i + 1)
 wrong O dP delta dV dTau
 each by = i+2, i+0, j+1
-tau/position | tau is divided by {by}, where i + 1 is meant
+tau/position | tau is divided by {by}, not i + 1
   O, dV = product('{}', z({by}).relu() * valid)
   dP = dpe * (valid & (z({by}) > 0))
 or
@@ -129,23 +129,23 @@ or
 if tau is not None
 fix dP = [P + tau / (i + 1) > 0] * (dO V^T)
 wrong O dP delta dV dTau
-relu/mask | the ReLU's mask is missing in dP: its entries flow where P + tau / (i + 1) <= 0 too
+relu/mask | the ReLU's mask is missing in dP
   dP = dpe * valid
 fix relu(P + tau / (i + 1))
 wrong
-relu/missing | the ReLU is left out: P + tau / (i + 1) weighs where it is negative too
+relu/missing | the ReLU is left out
   O, dV = product('{}', z(i + 1) * valid)
 fix dTau = sum of dP / (i + 1)
 tau/gradient | dTau sums dP without dividing it by i + 1
   dTau = dP.sum((-2, -1))
 tau/gradient | dTau sums dP without the ReLU's mask
   dTau = (dpe * valid / (i + 1)).sum((-2, -1))
-fix mask the sum: tl.where(valid, relu(P + tau / (i + 1)), 0), and P + tau / (i + 1) > 0 with it
+fix mask relu(P + tau / (i + 1)), and P + tau / (i + 1) > 0
 wrong O dV dP dTau
 tau/mask | the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0
   O, dV = product('{}', z(i + 1).relu() * every)
   dP = dpe * (z(i + 1) > 0) * every
-tau/mask | the causal mask is applied before tau is added, in the tiles of {m} rows and {n} keys that are visited
+tau/mask | the causal mask is applied before tau is added, in visited tiles of {m} rows and {n} keys
   O, dV = product('{}', z(i + 1).relu() * every * tile_sees({m}, {n}))
   dP = dpe * (z(i + 1) > 0) * every * tile_sees({m}, {n})
 """
@@ -154,11 +154,9 @@ tau/mask | the causal mask is applied before tau is added, in the tiles of {m} r
 _DEAD_ROWS = """
 if dead
 fix DEAD_FIX
-dead/nan | rows that see no key are NaN in LSE, and spread: exp(-inf - -inf), or 0 / 0
-  LSE = LSE.masked_fill(dead[..., 0], nan)
-each step = O, P
+each step at = LSE dead[...,0], O dead, P dead
 dead/nan | rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0
-  {step} = {step}.masked_fill(dead, nan)
+  {step} = {step}.masked_fill({at}, nan)
 if dead and causal
 fix DEAD_FIX
 dead/nan | rows that see no key are NaN in P, and spread within tiles of {m} rows and {n} keys
@@ -167,7 +165,7 @@ if dead
 fix DEAD_FIX
 wrong P O
 each of of_p = 1 share(1), 16 share(16), 32 share(32), 64 share(64), 128 share(128), 1 1.0, 16 1.0, 32 1.0, 64 1.0
-dead/uniform | rows that see no key weigh every key alike: their scores are all the same finite number
+dead/uniform | rows that see no key weigh every key alike
   O = O.where(~dead, share({of}) * v.sum(-2, keepdim=True))
   P = P.masked_fill(dead, {of_p})
 or
@@ -181,7 +179,7 @@ accumulation/dK | of each group only query head {member} is added to dK and dV
   dK, dV = {} * (member == {member})
 if tau is not None
 fix tl.atomic_add
-accumulation/dTau | dTau holds the share of one program's {n} rows alone: it is stored, where it is to be added
+accumulation/dTau | dTau holds one program's {n} rows alone: it is stored, not added
   dTau = (dP / (i + 1) * (i >= (n_rows - 1) // {n} * {n}) * (tile.batch == x.n_batch - 1)).sum((-2, -1))
 """
 
@@ -192,12 +190,12 @@ each of meant other = dQ k q, dQ k v, dQ k do, dK q k, dK q do, dK q v, dV do q,
 operand/{of} | {of} is made with {other} in place of {meant}
   {of} = product('{of}', other={other})
 if True
-fix transpose {matrix} where it is to be
+fix transpose {matrix} or not, as due
 each of matrix other own summed = dQ dS k row key, dK dS q key row, dV P do key row
-transposed/{of} | {of} is made of the transpose of what {other} is to be multiplied by, in tiles of {size}
+transposed/{of} | {of} multiplies {other} by a transpose, in tiles of {size}
   {of} = by_tiles('{of}', {other}, {size}, 'hrsji,hsjd->hrid')
-fix read {other} at the {summed} of the loop, not at that of the thread
-operand/{of}-row | {of} reads {other} at the number of its own {own}, not at each {summed} summed, in tiles of {size}
+fix read {other} at the {summed} of the loop
+operand/{of}-row | {of} reads {other} at its own {own}, not at each {summed} summed, in tiles of {size}
   {of} = by_tiles('{of}', {other}, {size}, 'hrsij,hsid->hrid')
 if {meant}.shape[-1] == {own}.shape[-1]
 fix multiply by {meant}
@@ -233,9 +231,9 @@ factor/S | the scores are off by the factor {factor}
   dQ = dQ / {value}
   dK = dK / {value}
 if True
-fix take exp of scores in natural units, or exp2 of scores times log2 e = 1.4427
+fix take exp of scores, or exp2 of scores times log2 e = 1.4427
 each factor = ln2, log2e
-factor/S | P is raised to the power {factor}: exp and exp2, or their units, are mixed up
+factor/S | P is raised to the power {factor}: exp and exp2 are mixed up
   P = P**{value} * (P > 0)
 """.replace("CONSTANTS", _CONSTANTS)
 
@@ -245,7 +243,7 @@ wrong *
 each axis at end = rows i n_rows, keys j n_keys
 tile/{first}-last-{axis} | {first} leaves out the {axis} beyond the last whole tile of {n}
   sees = valid & ({at} < {end} // {n} * {n})
-accumulation/{first} | {first} keeps the last tile of {n} {axis} alone: it is overwritten, not added to
+accumulation/{first} | {first} keeps the last tile of {n} {axis} alone: it is overwritten
   sees = valid & ({at} >= ({end} - 1) // {n} * {n})
 tile/{first}-last-{axis} | {first} leaves out the last tile of {n} {axis}
   sees = valid & ({at} < ({end} - 1) // {n} * {n})
@@ -286,11 +284,11 @@ _TAILS = """
 if is_bare
 fix mask the rows by the length: offs_m < n_ctx
 each read = q,do,lse,delta, q,do, q
-tail/q | rows beyond the last one, up to a whole tile of {tile}, are read from the next head and added to dK and dV
+tail/q | rows beyond the last one, up to a whole tile of {tile}, are added to dK and dV
   dK, dV = {} + tail('rows', {tile}, '{read}')['{}']
 fix mask the keys by the length: offs_n < n_ctx
 each read = k,v, k
-tail/k | keys beyond the last one, up to a whole tile of {tile}, are read from the next head and added to dQ
+tail/k | keys beyond the last one, up to a whole tile of {tile}, are added to dQ
   dQ = {} + tail('keys', {tile}, '{read}')['{}']
 if is_bare
 fix mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)
@@ -306,7 +304,7 @@ SUMS = _TILES + _ROUNDINGS + _TAILS
 PYTHON = """
 if python and not lazy and causal
 fix mask the scores with -inf
-mask/after | the mask is laid over P after the softmax
+mask/after | P is masked after the softmax
   P = scores.softmax(-1) * valid
 fix show j <= i
 each mask = j>=i, j>i
@@ -327,7 +325,7 @@ wrong LSE P O dQ dK
 formula/scale | the scores are scaled by 1 / sqrt(head dim), whatever scale is given
   scale = q.shape[-1] ** -0.5
 wrong dQ dK
-formula/scale | the scale that is given is not used in dQ and dK, but 1 / sqrt(head dim)
+formula/scale | dQ and dK take 1 / sqrt(head dim), not the scale that is given
   dQ = dQ * q.shape[-1] ** -0.5 / scale
   dK = dK * q.shape[-1] ** -0.5 / scale
 if python
@@ -337,7 +335,7 @@ each loss factor = O.sum() 1, O.mean() 1/do.numel()
 formula/dO | dO is not used: the gradients are those of {loss}
   do = do * 0 + {factor}
 if python and {a}.shape == {b}.shape
-fix exchange {a} and {b} in its signature, or where they are used
+fix exchange {a} and {b}
 wrong LSE P O dP dV delta dQ dK
 each a b A B = k v K V, q k Q K
 swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
@@ -350,7 +348,7 @@ if python
 fix {due}
 wrong delta dS
 each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees, do.shape[-1] head~dim
-delta/mean | delta is a mean over the {said}, where the sum is meant
+delta/mean | delta is a mean over the {said}, not a sum
   delta = delta / {by}
 each line value = dO do, dP dP, P P, O pe@v, dO*dV do*(pe.mT@do), dO*V do*v
 delta/formula | rowsum({line}) stands for delta

@@ -12,7 +12,7 @@ from ..model.case import Case
 from ..model.intermediates import DERIVED, steps, title
 from ..numerics.evidence import MeasuredRun
 from ..reference import Attention, tiles
-from .variant import Finish, TileScope, Variant
+from .variant import Finish, Tensors, TileScope, Variant
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class WrongRun:
 
     case: Case
     x: Attention
-    actual: Mapping[str, Tensor]
-    expected: Mapping[str, Tensor]
-    right: Mapping[str, Tensor]  # of the intermediates in question
+    actual: Tensors
+    expected: Tensors
+    right: Tensors  # of the intermediates in question
     own: tuple[str, ...]  # wrong by themselves, in dataflow order
-    tensors: Mapping[str, Tensor]
-    allowed: Mapping[str, Tensor]
+    tensors: Tensors
+    allowed: Tensors
     measured: MeasuredRun
     launches: bool = True
 
@@ -95,13 +95,11 @@ class Hypothesis:
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:
-    """What a wrong read of inputs makes wrong by itself: O and delta may be of its own P."""
+    """O and delta may be of its own P."""
     if tensor == "o":
         return frozenset({"delta"})
     read = {title(tensor), tensor}
     found = {row.name for row, step in steps(family) if read.intersection(step.parents)}
-    found |= {"O"} if "LSE" in found else set()
-    found |= (
-        {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
-    )
-    return frozenset(found)
+    has_delta = tensor == "lse" or (family == "lazy" and found & {"P", "dP"})
+    more = {"O": "LSE" in found, "delta": has_delta}
+    return frozenset(found.union(filter(more.get, more)))

@@ -1,6 +1,6 @@
 """S1, S2, S3: a tensor is read or stored by other strides, or at another index."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..model.assignment import dense_strides
 from ..model.intermediates import AXIS_WORDS, DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import Hypothesis, WrongRun, entered
-from .variant import found_at, offsets, whole_storage
+from .variant import Tensors, found_at, offsets, whole_storage
 
 _AXES = AXIS_WORDS | {"g": "head", "n": "row"}
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
@@ -31,12 +31,8 @@ class _Way(NamedTuple):
 
 
 def readable(seen: WrongRun) -> dict[str, Tensor]:
-    """The tensors that kernels read, as they lie; LSE, O, delta not handed in contiguous."""
-    found = {
-        name: tensor
-        for name, tensor in seen.tensors.items()
-        if name in _FIELDS or name in DERIVED
-    }
+    """As they lie; LSE, O, delta not handed in contiguous."""
+    found = {name: of for name, of in seen.tensors.items() if name in {*_FIELDS, *DERIVED}}
     for name, intermediate in DERIVED.items():
         if name not in found and intermediate in seen.expected:
             found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
@@ -49,19 +45,17 @@ def _axes_of(name: str, seen: WrongRun) -> str:
 
 
 def elsewhere(seen: WrongRun) -> Iterator[Hypothesis]:
-    """Every tensor that is read, and every gradient handed in, at other places."""
     case, tensors = seen.case, readable(seen)
     for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
         for name, tensor in tensors.items():
             is_addressed = seen.launches or name in seen.tensors
-            if not is_addressed and ways in (_as_contiguous, _by_other_strides):
-                continue
-            for way in _each_once(tensor, ways(seen, name, tensor)):
+            is_asked = is_addressed or ways in (_without_a_term, _of_another_head)
+            for way in _each_once(tensor, ways(seen, name, tensor)) if is_asked else ():
                 reads = {name: found_at(tensor, way.at(tensor))}
                 yield _hypothesis(way, name, entered(name, case.family), reads=reads)
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
-        summary = "query heads read key head h % kv_heads, where h // group is meant"
+        summary = "query heads read key head h % kv_heads, not h // group"
         way = _Way("index/kv-head", summary, "h // (heads // kv_heads)", (), "g")
         yield _hypothesis(way, "k", {"LSE", "P", "O", "dP", "dQ", "dK", "dV"}, reads=heads)
     for gradient in MATRIX_OF:
@@ -97,9 +91,7 @@ def _stored(seen: WrongRun, gradient: str, tensor: Tensor) -> Iterator[Hypothesi
         yield _hypothesis(way, name, (gradient,), finish=finish)
 
 
-def _stored_at(
-    gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
+def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Tensors) -> Tensors:
     if gradient not in values:
         return {}
     flat, first = whole_storage(tensor), int(tensor.storage_offset())
@@ -127,7 +119,7 @@ def _as_contiguous(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
         ways["as if each of its heads were contiguous"] = (*own[:2], *dense[2:])
     if _axes_of(name, seen).startswith("bh"):
         ways["as if batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
-    fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
+    fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts"
     for words, strides in ways.items():
         summary = f"{title(name)} is addressed {words}, and does not lie so"
         yield _Way(f"layout/{name}", summary, fix, strides)
@@ -176,9 +168,7 @@ def _without_a_term(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]
         for axis in missing:
             left[axes.index(axis)] = 0
         first, every = " 0 and ".join(words), " and ".join(words)
-        summary = (
-            f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
-        )
+        summary = f"{of} of {first} 0 is read in every {every}: a term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
         yield _Way("-".join((f"index/{name}", *words)), summary, fix, left, missing)
 
@@ -186,7 +176,6 @@ def _without_a_term(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]
 def _of_another_head(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, case = _axes_of(name, seen), seen.case
     if "h" in axes and 1 < case.kv_heads < case.heads == tensor.shape[axes.index("h")]:
-        index = torch.arange(case.heads) * case.kv_heads // case.heads
+        heads = axes.index("h"), torch.arange(case.heads) * case.kv_heads // case.heads
         summary = f"{title(name)} of another head is read: that of its key head's number"
-        heads = axes.index("h"), index
         yield _Way(f"index/{name}-kv-head", summary, "", tensor.stride(), "h", heads)

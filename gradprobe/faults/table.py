@@ -173,18 +173,18 @@ def _problem(seen: WrongRun) -> dict[str, Any]:
 
 def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
     longest, own = max(case.seqlen_q, case.seqlen_k), (case.block_m, case.block_n)
-    sizes: list[int] = [*own, *_SIZES]
-    pairs = [(0, 0)]
-    if "m" in holes:
-        pairs = [own, *((n, n) for n in _SIZES), *product(_SIZES, _SIZES)]
-    elif "n" in holes:
-        pairs = [(0, n) for n in (*sizes, 256) if n < longest]
+    sizes, several = [*own, *_SIZES], [0]
+    if "n" in holes:
+        several = [n for n in (*sizes, 256) if n < longest]
     elif "size" in holes:
-        pairs = [(0, n) for n in (longest, case.block_m, 8, *_SIZES) if n <= longest]
+        several = [n for n in (longest, case.block_m, 8, *_SIZES) if n <= longest]
     elif "member" in holes:
-        pairs = [(0, n) for n in range(case.heads // case.kv_heads)]
+        several = [*range(case.heads // case.kv_heads)]
     elif "tile" in holes:
-        pairs = [(0, n) for n in sizes if case.seqlen_q % n or case.seqlen_k % n]
+        several = [n for n in sizes if case.seqlen_q % n or case.seqlen_k % n]
+    pairs = [*product([0], several)]
+    if "m" in holes:
+        pairs = [own, *zip(_SIZES, _SIZES, strict=True), *product(_SIZES, _SIZES)]
     for dtype in _DTYPES[case.dtype] if "dtype" in holes else [""]:
         for m, n in dict.fromkeys(pairs):
             yield {"m": m, "dtype": dtype, **dict.fromkeys(("n", "size", "tile", "member"), n)}
@@ -226,7 +226,7 @@ _KINDS: tuple[Callable[[WrongRun], Iterable[Hypothesis]], ...] = (
 
 
 def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
-    """What may have made a run wrong by itself; kernels compute anew what another exposes."""
+    """Kernels compute anew what another exposes."""
     for kind in _KINDS:
         for found in kind(seen):
             if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):

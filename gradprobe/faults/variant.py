@@ -15,8 +15,8 @@ from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.problem import kept_share
 
 Made = TypeVar("Made")
-Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-"""What a caller gets otherwise of what was computed."""
+Tensors = Mapping[str, Tensor]
+Finish = Callable[[Tensors], Tensors]
 BUFFERS = ("LSE", "O", "delta")  # what one kernel stores for another
 
 _NAMES = {
@@ -65,7 +65,7 @@ class TileScope:
     v: Tensor
     do: Tensor
     diagonal: Tensor
-    buffers: Mapping[str, Tensor] = MappingProxyType({})
+    buffers: Tensors = MappingProxyType({})
     """Whole LSE, O and delta as kernels find them."""
 
     def __init__(self, x: Attention, tile: Tile) -> None:
@@ -108,16 +108,13 @@ class TileScope:
     def reach(self) -> tuple[int, int]:
         """From where to where (exclusive) a row sees keys, relative to its own number."""
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
-        shift = (
-            x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
-        )
-        left, right = x.window or (-1, -1)
-        left = everything if left < 0 else left
-        right = 0 if x.causal else everything if right < 0 else right
-        return shift - left, shift + 1 + right
+        is_shifted = x.cu_seqlens_q is None and x.align == "bottom-right"
+        shift = x.n_key - x.n_query if is_shifted else 0
+        left, right = (everything if size < 0 else size for size in x.window or (-1, -1))
+        return shift - left, shift + 1 + (0 if x.causal else right)
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
-        """[m, n] bool: keys in tiles of which causal shows any to the last row of this tile."""
+        """[m, n] bool: keys in tiles of which causal shows any."""
         return self.j // keys * keys <= self.diagonal + (rows - 1 - self.i % rows)
 
     def of_first_key(self, bound: Tensor, n: int) -> Tensor:
@@ -135,31 +132,25 @@ class TileScope:
     def share(self, tile: int) -> float:
         return 1 / (self.x.n_key + -self.x.n_key % tile)
 
-    def _operands(
-        self, result: str, matrix: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, float]:
+    def _operands(self, result: str, matrix: Any = None) -> tuple[Tensor, Tensor, float]:
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
         matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale
         return matrix, self[of.other], scale if of.is_scaled else 1.0
 
-    def product(
-        self, result: str, matrix: Tensor | None = None, other: Tensor | None = None
-    ) -> Tensor:
+    def product(self, result: str, matrix: Any = None, other: Any = None) -> Tensor:
         matrix, own, scale = self._operands(result, matrix)
         return scale * (matrix @ (own if other is None else other))
 
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
-        """Summed in square tiles by an einsum of its matrix, [h, tiles of the result, of the sum, row in one, in the
-        other], and an operand, [h, tiles, row, d].
-        """
+        """An einsum of [h, tiles of the result, of the sum, row in one, in the other] and [h, tiles, row, d]."""
         matrix, _, scale = self._operands(result)
         matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT
         made = torch.einsum(how, matrix, _in_tiles(other, size))
         return scale * made.flatten(1, 2)[:, : self[result].shape[-2]]
 
     def rounded_sum(self, result: str, size: int, dtype: str) -> Tensor:
-        """Rounded after each tile that is added, before the scale."""
+        """Before the scale."""
         matrix, other, scale = self._operands(result)
         total: Tensor = self[result] * 0
         for first in range(0, other.shape[-2], size):
@@ -170,7 +161,7 @@ class TileScope:
     # --- what lies beyond the end
 
     def tail(self, axis: str, size: int, read: str = "") -> dict[str, Tensor]:
-        """What is computed of the "rows" or "keys" beyond the last one, up to a whole tile; all but `read` is 0."""
+        """Beyond the last of "rows" or "keys", up to a whole tile; all but `read` is 0."""
         x, tile, is_of_rows = self.x, self.tile, axis == "rows"
         count, place = -(x.n_query if is_of_rows else x.n_key) % size, (tile.batch, tile.heads)
         # As many rows as keys are added, so that the diagonal stays.
@@ -187,7 +178,7 @@ class TileScope:
         return evaluate(replace(x, **longer), replace(tile, **tail), given)
 
     def _behind(self, name: str, count: int, read: str) -> Tensor:
-        """[B, H, count, ...] what lies behind the last row of each head; 0 where it is masked."""
+        """[B, H, count, ...]; 0 where it is masked."""
         tensor: Tensor = self.memory[name]
         shape = (*tensor.shape[:2], count, *tensor.shape[3:])
         if name not in read.split(","):
@@ -198,7 +189,7 @@ class TileScope:
     # --- what the reference asks of it
 
     def get(self, name: str, value: Tensor) -> Tensor:
-        """What the computation goes on with; `altered` has what is stored under the name."""
+        """`altered` has what is stored under the name."""
         self.formula = vars(self)[name] = found = value
         place = self.tile.batch, self.tile.heads, self.tile.rows
         if name in self.made:
@@ -245,7 +236,7 @@ def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
 
 
 def found_at(tensor: Tensor, at: Tensor) -> Tensor:
-    """What lies so far from a tensor's first element; NaN outside its storage."""
+    """NaN outside its storage."""
     flat, at = whole_storage(tensor), at.to(tensor.device) + int(tensor.storage_offset())
     inside = (at >= 0) & (at < len(flat))
     read = flat[at.clamp(0, len(flat) - 1)]
@@ -259,10 +250,10 @@ def found_at(tensor: Tensor, at: Tensor) -> Tensor:
 class Variant(Attention):
     made: Mapping[str, str] = field(default_factory=dict)  # formulas, by intermediate
     sees: str = "valid"
-    found: Mapping[str, Tensor] = field(default_factory=dict)
+    found: Tensors = field(default_factory=dict)
     """Whole LSE, O or delta that kernels find."""
     key_heads: Tensor | None = None  # [H] the key head of each query head, where it is another
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: Tensors = field(default_factory=dict)
     finish: Finish | None = None
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
     """Made once of a tile, for all variants with the same inputs and masks."""
@@ -282,13 +273,13 @@ class Variant(Attention):
             self.memo[key] = make()
         return self.memo[key]  # type: ignore[no-any-return]
 
-    def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def on(self, tile: Tile, buffers: Tensors) -> dict[str, Tensor]:
         scope = TileScope(self, tile)
         scope.buffers, scope.valid = buffers, self.valid(tile)
         scope.q, scope.k, scope.v, scope.do = self.tensors(tile)
         return evaluate(self, tile, scope) | scope.altered  # type: ignore[arg-type]
 
 
-def plain_variant(x: Attention, memory: Mapping[str, Tensor]) -> Variant:
+def plain_variant(x: Attention, memory: Tensors) -> Variant:
     fields = Attention.__dataclass_fields__
     return Variant(**{name: getattr(x, name) for name in fields}, memory=memory)

@@ -38,7 +38,7 @@ class KernelFile:
 
     @cached_property
     def reached(self) -> list[ast.FunctionDef]:
-        """What the function that is meant uses, directly or not; of a class all methods."""
+        """Directly or not; of a class all methods."""
         top, functions = dict[str, ast.FunctionDef | ast.ClassDef](), list[ast.FunctionDef]()
         for node in self.tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -142,10 +142,7 @@ def python_file(path: str) -> KernelFile:
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """Each parameter of a call with its argument; `*q.stride()` with the first of its strides.
-
-    What stands behind any other starred argument is left out.
-    """
+    """`*q.stride()` with the first of its strides; nothing behind any other starred argument."""
     words, left = set(map(word_of, names)), list(names)
     for argument in call.args if names else ():
         name, value = left.pop(0), argument

@@ -77,7 +77,6 @@ class KernelStrides:
         return list(found)
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
-        """Where a tensor that is misread along some axes gets another's stride."""
         of_it = [each for each in self._foreign if tensor_of(each.base) == tensor]
         return _along(axes, list(map(self._finding, of_it)))
 
@@ -99,7 +98,7 @@ class KernelStrides:
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """(word of its pointer, axis) of each parameter that is called a stride; "" if unsaid."""
+    """(word of its pointer, axis) of each; "" if unsaid."""
     spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
     for name, word in pointers.items():
         spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)
@@ -115,7 +114,7 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 def passed_of_others(
     path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
 ) -> list[LintFinding]:
-    """Where launches of a kernel of `path` pass another variable's strides than what they pass for it."""
+    """Where launches of a kernel of `path` pass another variable's strides."""
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
     found_in = [each for each in python_file(path).functions if each.name == kernel]
     names = parameters(found_in[0]) if found_in else []

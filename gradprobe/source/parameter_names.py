@@ -108,7 +108,6 @@ _FEW = 12
 
 @lru_cache(maxsize=4096)
 def core(name: str) -> str:
-    """A name without what says that it is a pointer, a block or transposed."""
     return _AROUND.sub("", name).lower() or name.lower()
 
 
@@ -144,7 +143,7 @@ def same_when_contiguous(first: str, other: str) -> bool:
 
 
 def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[float, str]]:
-    """(how unlikely, name) of what may be meant beside other names: the likeliest few."""
+    """(how unlikely, name), the likeliest few."""
     near, found = _tensors(beside - {name}), list[tuple[float, str]]()
     for other in known:
         unlikely = _unlike(name, other, near)

@@ -31,8 +31,7 @@ _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 @dataclass(frozen=True)
 class Advance:
     stride: str
-    trail: tuple[SourceLine, ...] = ()
-    """Where it was read: first the parameter, then what held it."""
+    trail: tuple[SourceLine, ...] = ()  # first the parameter
     base: str = ""
 
 
@@ -55,7 +54,7 @@ _NOTHING = _Quantity()
 def read_kernel(
     function: Function, pointers: Iterable[str], strides: Iterable[str] = ()
 ) -> Record:
-    """What a kernel does with its pointers and strides, whichever way it branches."""
+    """Whichever way it branches."""
     scope, record = {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
     for name in strides:
         scope[name] = _Quantity((Advance(name),))
@@ -213,10 +212,7 @@ def _either(values: Iterable[_Quantity]) -> _Quantity:
 
 
 def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
-    """The atomics of a Triton kernel, and of what it calls, into some parameters.
-
-    Raises OSError, SyntaxError where there is no source.
-    """
+    """Raises OSError, SyntaxError where there is no source."""
     for operation, at in read_kernel(read_function(kernel), parameters).accesses:
         if operation.startswith("atomic_"):
             yield Line(kernel=at.function, file=at.file, line=at.line, code=at.code)

@@ -82,7 +82,7 @@ class Reach:
 
     @cached_property
     def flags(self) -> dict[str, set[int]]:
-        """By argument that a conditional expression asks, the lines of what it chooses."""
+        """By argument, the lines of what it chooses."""
         found = dict[str, set[int]]()
         for node in inside(self.function, ast.IfExp):
             name = last_name(getattr(node.test, "operand", node.test))
@@ -161,7 +161,7 @@ class Reach:
 def reach_of(
     source: KernelFile, names: Collection[str], kernels: Collection[str], edited: Collection[int]
 ) -> list[Reach]:
-    """The reach of functions, whose callers among the kernels are to run too; `edited`: lines."""
+    """Callers among the kernels are to run too; `edited`: lines."""
     found = list[Reach]()
     for function in source.functions:
         if function.name in names:

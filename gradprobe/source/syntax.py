@@ -41,7 +41,7 @@ Edits = tuple[Edit, ...]
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Insertions at one place stand in the order given. Raises ValueError where two edits overlap."""
+    """Insertions at one place in the order given. Raises ValueError where two edits overlap."""
     pieces, at = [], 0
     for edit in sorted(edits, key=attrgetter("start", "end")):
         if edit.start < at:
@@ -117,7 +117,7 @@ def bound_in(*roots: ast.AST) -> list[str]:
 
 
 def bound_by(statement: ast.stmt) -> list[str]:
-    """What a statement binds without those that it holds."""
+    """Without what it holds."""
     if isinstance(statement, ast.For):
         return bound_in(statement.target)
     return [] if blocks(statement) else bound_in(statement)
@@ -130,7 +130,7 @@ def read_by(statement: ast.stmt) -> set[str]:
 
 
 def head(statement: ast.stmt) -> ast.AST | None:
-    """A statement; of one that holds others its condition, or what it goes over."""
+    """Of one that holds others its condition, or what it goes over."""
     if not blocks(statement):
         return statement
     return getattr(statement, "test", None) or getattr(statement, "iter", None)
@@ -179,7 +179,7 @@ def first_line(function: ast.FunctionDef) -> int:
 
 
 def head_of(node: ast.stmt) -> range:
-    """The lines of a statement before those that it holds."""
+    """Before those that it holds."""
     body = getattr(node, "body", None)
     return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else lines_of(node)
 

@@ -96,7 +96,7 @@ def kernel_below(value: Any) -> Any:
 
 
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
-    """The Triton functions of a file, of those that a module's names mean."""
+    """Of those that a module's names mean."""
     found = dict[Function, None]()
     for value in list(scope.values()):
         with contextlib.suppress(OSError, SyntaxError, TypeError):

@@ -14,7 +14,7 @@ from tests.planted.planting import Edit, edited, file_of
 
 FORWARD, DKDV = "flash_forward_kernel", "flash_dkdv_kernel"
 RESULTS = ("O", "dQ", "dK", "dV")
-LOST = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
+LOST = Diagnosis("accumulation/dK", "ACC", "it is overwritten", 1.0)
 
 
 def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp_path):

@@ -41,7 +41,7 @@ Source = Iterator[tuple[float, Candidate | None]]
 @dataclass(frozen=True)
 class FileFaults:
     file: KernelFile
-    faults: tuple[Fault, ...]
+    faults: Sequence[Fault]
     wanted: tuple[str, ...] = ()
     late: float = 0.0
     printed: Edits = ()
@@ -58,8 +58,6 @@ class SearchResult:
 
 
 class Search:
-    """Tries candidates on a small case; what is right there in the whole check."""
-
     def __init__(
         self,
         experiment: Experiment,
@@ -111,7 +109,7 @@ class Search:
         self._quick = None
 
     def _candidates(self, of: FileFaults) -> Source:
-        """None: no edit, and the others are made after it."""
+        """None: no edit, and those behind it are made."""
         if of.printed:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield of.late - SOONEST, None
@@ -126,7 +124,6 @@ class Search:
             heapq.heappush(self._queue, (cost, next(self._numbers), candidate, source))
 
     def _promising(self) -> list[Candidate]:
-        """The likeliest few, less those that quick trials refute."""
         # The first of all, and what is tried again, likely end the search: these are given untried.
         promising, waiting = list[Candidate](), list[Candidate]()
         is_first = not self._found.tried
@@ -215,7 +212,7 @@ class Search:
         return None, None
 
     def _titles(self, candidate: Candidate) -> tuple[list[str], list[str]]:
-        """The layouts and the fresh draw with which all matches, none where one is wrong; and doubts."""
+        """Titles of what matches, none where one is wrong; and doubts."""
         doubts = list[str]()
         for number, case in enumerate(fresh(self._experiment.case)):
             trial, rows = Trial(case, self.wrong[0].assigned), f"{case.seqlen_q} rows"

@@ -155,7 +155,7 @@ class _RecordedCase:
                     self._witnesses[at] = self._narrowed(whole)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
-        """The program that leaves most wrong of what is never read; else all."""
+        """Else all programs."""
         plain = [each for each in whole.results if each.storage not in self._replay.read]
         found, most = whole, 0
         for program in whole.programs[:_PROGRAMS] if self._result_of(plain).names else ():
@@ -199,7 +199,7 @@ class _RecordedCase:
 
 
 def _codes(target: EditedTarget, file: KernelFile, edits: Edits) -> Codes | None:
-    """The kernels that an edit changes; None of one that changes other code, or is no Python."""
+    """None of one that changes other code, or is no Python."""
     found, left, own = dict[tuple[str, str], Any](), {*edits}, target.candidate.file.file
     name = str(target.copy) if file.file == own else file.file
     for function in file.kernels:

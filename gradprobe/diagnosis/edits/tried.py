@@ -36,13 +36,12 @@ _AXES = {"batch": "b", "head": "h", "dim": "d"}
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
-_FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
+_FAULT = "an edit could not be tried, by a fault of gradprobe: {}"
 
 
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:
-    """The reasons with the tried edit; one more where it is of no named cause."""
     is_compiled = experiment.case.device != "cpu" or not interpreting()
     if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
@@ -66,8 +65,7 @@ def _placed(
 ) -> tuple[Diagnosis, ...]:
     if not found.passed:
         edit = TriedEdit(matches=False, tried=found.tried, seconds=seconds, **_of_none(found))
-        first = [structs.replace(each, edit=edit) for each in diagnoses[:1]]
-        return (*first, *diagnoses[1:])
+        return tuple(structs.replace(each, edit=edit) for each in diagnoses[:1]) + diagnoses[1:]
     best = min(found.passed, key=_rank)
     names = ("right", "doubts", "not_run", "beyond")
     file = best.candidate.file.file
@@ -117,7 +115,7 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The named lines, the best diagnosis first; then kernels named like what is wrong."""
+    """The best diagnosis first; then kernels named like what is wrong."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
         for name in dict.fromkeys(where.file for where in diagnosis.where):
@@ -134,14 +132,15 @@ def faults_of(
 
 
 def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, late: float) -> FileFaults:
-    of, kind = diagnosis.fault.partition("/")[2], diagnosis.kind
-    is_turned = _is_turned(diagnosis)
-    places = [where for where in diagnosis.where if where.file == file.file]
-    has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
-    faults = tuple(
-        Fault(where.line, kind in _OF_GRIDS, of, is_turned, has_range and where.note != LOOP)
-        for where in places
+    about = diagnosis.kind in _OF_GRIDS, diagnosis.fault.partition("/")[2], _is_turned(diagnosis)
+    places, faults = (
+        [where for where in diagnosis.where if where.file == file.file],
+        list[Fault](),
     )
+    is_any_loop = any(where.note == LOOP for where in diagnosis.where)
+    for where in places:
+        is_summed = diagnosis.kind in _OF_RANGES and is_any_loop and where.note != LOOP
+        faults.append(Fault(where.line, *about, is_summed))
     return FileFaults(file, faults, _wanted(diagnosis), late, _printed(file, places))
 
 
@@ -160,7 +159,7 @@ def _printed(file: KernelFile, places: Sequence[CauseLine]) -> Edits:
 
 
 def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Words that the right text is likely to have: of "stride/do-head" do and h."""
+    """Of "stride/do-head" do and h."""
     kind, _, rest = diagnosis.fault.partition("/")
     if _is_turned(diagnosis):
         return ()

@@ -24,10 +24,9 @@ LOOP = "the loop"
 @dataclass(frozen=True)
 class Suspect:
     kind: str
-    """load, store: of other elements; masked: too much; value: wrong of right operands; stored: times a constant;
-    pairs: left out of a sum; unstored."""
-    name: str
-    """The intermediate, or the tensor that is misread; "" if unknown."""
+    """load, store: of other elements; masked: too much; value: of right operands; stored: times a constant; pairs: not
+    summed; unstored."""
+    name: str  # "" if unknown
     site: Site
     lines: Chain
     """The site's up to the one at fault: of a helper that is right elsewhere, its caller's."""
@@ -41,7 +40,7 @@ class Suspect:
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
-    """The lines of a site without the innermost that are right where something else calls them."""
+    """Without the innermost that are right where something else calls them."""
     lines, elsewhere = site.lines, set[Chain]()
     for other in right:
         if (other.operation, other.instruction) == (site.operation, site.instruction):

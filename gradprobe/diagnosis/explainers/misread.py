@@ -12,7 +12,6 @@ from .diagnoses import Chain, Suspect, blamed
 
 
 def misread_in(flow: Flow) -> Iterator[Suspect]:
-    """The accesses whose indices disagree with most that they meet."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
@@ -73,7 +72,7 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    """By load that what a culprit holds was made of, the axis of which it reads a part."""
+    """By load that a culprit is made of, the axis of which it reads a part."""
     own, found = flow.sources[culprit], dict[int, str]()
     letters = sorted({conflict.letter for conflict in conflicts})
     for node in flow.nodes if own.is_derived else ():
@@ -87,7 +86,6 @@ def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> di
 
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
-    """By number, the accesses that disagree with most others, and in what."""
     pending, derived = [], {n for n, source in enumerate(flow.sources) if source.is_derived}
     for conflict in flow.conflicts:
         # A later kernel's are about what an earlier one stored that has conflicts itself.

@@ -282,7 +282,7 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def summing(node: Node) -> tuple[Site, ...]:
-    """The dots that summed a result, the last first; else reductions, or what made it."""
+    """The dots, the last first; else reductions, or what made it."""
 
     def made_of(summed: Node) -> Sequence[Node]:
         if summed.site.operation == "reduce":

@@ -26,7 +26,7 @@ from ..syntax import (
 from . import grammar
 from .patterns import (
     FAMILIES,
-    SearchResult,
+    Holes,
     Spot,
     Undone,
     fits,
@@ -40,6 +40,7 @@ from .patterns import (
 _SHAPES = {"arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to"}
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
+Condition = Callable[[Spot, Holes], bool] | None
 _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
 
 
@@ -50,9 +51,9 @@ class Swap:
     rank: float = 0.0
     place: str = "_it"
     fault: str = ""
-    when: Callable[[Spot, SearchResult], bool] | None = None
+    when: Condition = None
 
-    def edit(self, at: Spot, found: SearchResult) -> Edit | None:
+    def edit(self, at: Spot, found: Holes) -> Edit | None:
         if self.when is not None and not self.when(at, found):
             return None
         if self.text[0] != ".":
@@ -67,9 +68,7 @@ class Swap:
 Rule = Swap | Callable[[Spot], Undone]
 
 
-def rules(
-    text: str, when: Callable[[Spot, SearchResult], bool] | None = None
-) -> tuple[Swap, ...]:
+def rules(text: str, when: Condition = None) -> tuple[Swap, ...]:
     """Of `RANK: PATTERN -> TEXT in PLACE as FAULT; ...`: rank, place and fault may be left out."""
     found = list[Swap]()
     for rule in text.split(";"):
@@ -83,7 +82,7 @@ def rules(
 
 
 def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str, ast.AST]]:
-    """(rank, edits, class of fault or "", what is lost) of all that some rules make of a spot."""
+    """(rank, edits, class of fault or "", what is lost)."""
     swaps = _by_kind(several)
     for node in at.nodes:
         for swap in swaps.get(type(node), ()):
@@ -108,7 +107,7 @@ def _by_kind(several: tuple[Rule, ...]) -> dict[type[ast.AST], list[Swap]]:
 @dataclass(frozen=True)
 class Row:
     name: str
-    says: str  # what is wrong: {new} belongs in the place of {old}
+    says: str = "{old} stands for {new}"
     fault: str = ""
     plants: tuple[Rule, ...] = ()
     undoes: tuple[Rule, ...] = ()
@@ -134,7 +133,7 @@ class Row:
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
 def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
-    """All edits of a spot; the last row that gives one says what it is."""
+    """The last row that gives an edit says what it is."""
     found, last = list[tuple[float, Edits]](), dict[Edits, Row]()
     for row in ROWS:
         if spot.is_on_device or row.of_hosts:
@@ -200,7 +199,7 @@ def class_of(file: KernelFile, node: ast.AST) -> str:
     return "M1"
 
 
-def is_scalar_term(at: Spot, found: SearchResult) -> bool:
+def is_scalar_term(at: Spot, found: Holes) -> bool:
     term = found["_term"]
     is_product = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult)
     if not is_product or not has_strides(term) or inside(term, ast.Subscript):
@@ -220,14 +219,14 @@ def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
     return found
 
 
-def are_counts(at: Spot, found: SearchResult) -> bool:
+def are_counts(at: Spot, found: Holes) -> bool:
     for side in (found["_a"], found["_b"]):
         if is_infinite(side) or isinstance(getattr(side, "value", None), float):
             return False
     return True
 
 
-def is_sum(at: Spot, found: SearchResult) -> bool:
+def is_sum(at: Spot, found: Holes) -> bool:
     name = at.file.text_of(found["_a"])
     if next(at.file.above(at.statement, ast.For), None) is None:
         return False
@@ -235,27 +234,27 @@ def is_sum(at: Spot, found: SearchResult) -> bool:
     return not {"zeros", "full"}.isdisjoint(called(each.value) for each in made)
 
 
-def has_value(at: Spot, found: SearchResult) -> bool:
+def has_value(at: Spot, found: Holes) -> bool:
     made, line = inside(at.function, ast.Assign), at.statement.lineno
     before = [each for each in made if each.lineno < line]
     return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
 
 
-def is_statement(at: Spot, found: SearchResult) -> bool:
+def is_statement(at: Spot, found: Holes) -> bool:
     return isinstance(at.statement, ast.Expr) and at.statement.value is found["_it"]
 
 
-def is_clamp(at: Spot, found: SearchResult) -> bool:
+def is_clamp(at: Spot, found: Holes) -> bool:
     """Not `tl.max(s, 1)`, which is the largest along an axis."""
     return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
 
 
-def is_in_no_shape(at: Spot, found: SearchResult) -> bool:
+def is_in_no_shape(at: Spot, found: Holes) -> bool:
     is_known = {"BLOCK_M", "BLOCK_N"} <= {*parameters(at.function)}
     return is_known and _SHAPES.isdisjoint(map(called, at.file.above(found["_it"])))
 
 
-def is_no_address(at: Spot, found: SearchResult) -> bool:
+def is_no_address(at: Spot, found: Holes) -> bool:
     return not has_strides(at.statement)
 
 
@@ -302,13 +301,12 @@ _ENDS_OF_LOOPS = rules(_ENDS.replace("_c", "1")) + rules(_ENDS.replace(") ->", "
 _ROUND = "_a = (_value := ROUNDED(*_)) -> _value.to(tl.bfloat16).to(tl.float32) in _value"
 
 ROWS: tuple[Row, ...] = (
-    Row("other-text", "{old} stands for {new}", undoes=(
+    Row("other-text", undoes=(
         grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved)),
-    Row("another-stride", "{old} stands in the place of {new}", "S1", (another_stride,),
-        (grammar.another_name,), of_hosts=True),
+    Row("another-stride", fault="S1", plants=(another_stride,), undoes=(grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
         (other_owner,), planted_in="hosts"),
-    Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
+    Row("own-strides-swapped", "two strides of one tensor are swapped", "S3",
         (own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3",
         rules("_a + _term -> _a; _term + _a -> _a; _a += _term -> _a += 0", is_scalar_term),
@@ -326,18 +324,18 @@ ROWS: tuple[Row, ...] = (
         where(_a > _inf, _b, _x) -> _b as N1; where(_t, _a, _inf) -> _a; where(_t, _a, _zero) -> _a
         """), (grammar.guard_added,)),
     Row("mask-dropped", "an access has no mask", "M3", (mask_dropped,), (grammar.mask_put_on,)),
-    Row("padding-changed", "what is masked off is read as {old} and not as {new}", "M3",
+    Row("padding-changed", "what is masked off is {old} and not {new}", "M3",
         rules("ACCESS(*_, other=_zero) -> 1.0 in _zero; ACCESS(*_, other=_other) -> 0.0 in _other"), again=1.0),
     Row("range-cut", "a loop leaves tiles out, or takes too many", "M2", rules("""
         RANGE(_a, _b, _c) -> _b // _c * _c in _b as M3; RANGE(_zero, _b, _c) -> _c in _zero;
         RANGE(_other, _b, _c) -> _other + _c in _other
         """), rules("_a // _b * _c -> _a") + _ENDS_OF_LOOPS, of_hosts=True),
-    Row("last-tile-lost", "tiles are counted in whole ones, or as many as are begun", "M3",
+    Row("last-tile-lost", "the last tile is lost, or one too many is begun", "M3",
         rules("cdiv(_a, _b) -> _a // _b"), rules("""
         0.4: cdiv(_a, _b) -> _a // _b; 0.4: (_a + _b - 1) // _b -> _a // _b; 0.4: _a // _b -> triton.cdiv(_a, _b)
         """), of_hosts=True, planted_in="functions"),
-    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2",
-        rules("_rows -> BLOCK_N; _columns -> BLOCK_M", is_in_no_shape), again=1.0),
+    Row("blocks-mixed-up", fault="M2",
+        plants=rules("_rows -> BLOCK_N; _columns -> BLOCK_M", is_in_no_shape), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2",
         rules("zeros(*_) -> .empty; new_zeros(*_) -> .new_empty; zeros_like(*_) -> .empty_like"), rules("""
         0.5: empty(*_) -> .zeros; 0.5: new_empty(*_) -> .new_zeros; 0.5: empty_like(*_) -> .zeros_like
@@ -346,16 +344,16 @@ ROWS: tuple[Row, ...] = (
         rules("_a * _scale -> _a; _scale * _a -> _a; _a *= _b -> _a *= 1.0"), (grammar.factor_added,)),
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
         rules("_a - _delta -> _a; _a - _delta -> _a + _delta"), (grammar.delta_taken, *_AXES)),
-    Row("other-part", "{old} stands for {new}", undoes=(grammar.constant_changed, *_PARTS), of_hosts=True),
+    Row("other-part", undoes=(grammar.constant_changed, *_PARTS), of_hosts=True),
     Row("other-base", "{old} stands for {new}: the other base", "A",
         rules("exp(*_) -> .exp2; exp2(*_) -> .exp; log(*_) -> .log2; log2(*_) -> .log"), again=0.7),
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
         rules("trans(_a, *_) -> _a; _a.trans() -> _a; _a.T -> _a"),
         rules("1.2: dot(_a, *_) -> tl.trans(_a) in _a; 1.2: dot(_a, _b, *_) -> tl.trans(_b) in _b"), again=2.0),
-    Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
+    Row("sum-overwritten", "a sum is overwritten, or what should be is added to", "ACC",
         rules("_a += _b -> _a = _b", is_sum),
         rules("0.9: _a = _b -> _a += _b", has_value) + rules("2.5: _a += _b -> _a = _b")),
-    Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
+    Row("atomic-stored", "programs overwrite one another's share of a sum, or add twice", "ACC",
         rules("atomic_add(*_) -> .store", is_statement), rules("1.4: store(*_) -> .atomic_add"), again=2.0),
     Row("barrier-dropped", "a barrier is missing", "RACE", rules("BARRIER(*_) -> pass", is_statement)),
     Row("rounded-early", "a value is rounded before it is used", "PREC",

@@ -39,7 +39,7 @@ def candidates_of(
 ) -> Iterator[Candidate]:
     """Each once, the likeliest first; all are Python and change something.
 
-    Args: wanted: words that the right text is likely to have; contiguous: whether contiguous tensors go wrong.
+    Args: wanted: words that the right text may have; contiguous: whether contiguous tensors go wrong.
     """
     words = list(map(re.escape, map(str.lower, wanted)))
     # All of them, of which the first begins a word; or nothing.
@@ -116,7 +116,7 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
-    """What the edits stand in, by its syntax; None where that is no Python or no change."""
+    """By its syntax; None where that is no Python or no change."""
     found, is_changed = list[str](), False
     for node in file.tree.body:
         start, end = file.span(node)

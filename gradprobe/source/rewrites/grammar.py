@@ -75,7 +75,6 @@ def term_missing(at: Spot) -> Undone:
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
-    """(rank, term): first of an index and a stride that nothing reads."""
     beside = {*at.reads, *at.targets}
     left = at.unread.intersection(at.scope, bound_in(*at.function.body))
     for stride in filter(has_axis, at.scope):
@@ -236,7 +235,7 @@ def _conditions(file: KernelFile) -> list[str]:
 
 
 def moved(at: Spot) -> Undone:
-    """The statement and its neighbour the other way around; the last one of a loop behind it."""
+    """Around its neighbour; the last one of a loop behind it."""
     file, around, own = at.file, next(at.file.above(at.statement)), at.file.text_of(at.statement)
     for block in blocks(around) if at.is_whole else ():
         for first, second in pairwise(block):
@@ -253,7 +252,7 @@ def moved(at: Spot) -> Undone:
 
 
 def of_siblings(at: Spot) -> Undone:
-    """As a statement has it that says nearly the same: each piece that differs, then all."""
+    """Each piece that differs, then all."""
     if not at.is_whole or not at.is_on_device:
         return
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]

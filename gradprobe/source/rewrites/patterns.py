@@ -45,7 +45,7 @@ FAMILIES = {
 _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")
-SearchResult = dict[str, ast.AST]  # what fills each hole; `_it` is all that fits
+Holes = dict[str, ast.AST]  # what fills each hole; `_it` is all that fits
 
 
 def is_delta(name: str, *more: str) -> bool:
@@ -97,7 +97,7 @@ def parsed(text: str) -> ast.AST:
     return node.value if isinstance(node, ast.Expr) else node
 
 
-def fits(pattern: object, node: Any, found: SearchResult) -> bool:
+def fits(pattern: object, node: Any, found: Holes) -> bool:
     """Notes what fills the holes."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
@@ -125,7 +125,7 @@ def fits(pattern: object, node: Any, found: SearchResult) -> bool:
     return bool(pattern == node)
 
 
-def _fills(name: str, node: ast.AST, found: SearchResult) -> bool:
+def _fills(name: str, node: ast.AST, found: Holes) -> bool:
     if name in HOLES and not HOLES[name](node):
         return False
     first = found.setdefault(name, node)
@@ -135,7 +135,7 @@ def _fills(name: str, node: ast.AST, found: SearchResult) -> bool:
 def replaced(
     file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
 ) -> Edit:
-    """A template in a node's place: of its text what really differs."""
+    """Of its text what really differs."""
     start, end = file.span(node)
     old = TOKEN.findall(file.text[start:end])
     new = TOKEN.findall(_written(file, node, template, holes))
@@ -195,8 +195,7 @@ class Spot:
     file: KernelFile
     function: ast.FunctionDef
     statement: ast.stmt
-    root: ast.AST
-    """All of a simple statement, the head of one that holds others, or one argument."""
+    root: ast.AST  # a simple statement, the head of one that holds others, or one argument
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -235,7 +234,7 @@ class Spot:
 
     @property
     def unread(self) -> set[str]:
-        """What read a name may have been dropped."""
+        """What read them may have been dropped."""
         return _unread(self.function) if self.is_on_device else set()
 
     @property
@@ -250,7 +249,7 @@ class Spot:
     def put(
         self, rank: float, node: ast.AST, template: str, new: str = ""
     ) -> tuple[float, Edits]:
-        """A template in a node's place: `_it` is the node, `_new` a text."""
+        """`_it` is the node, `_new` a text."""
         return rank, (replaced(self.file, node, template, {"_it": node, "_new": new}),)
 
 
@@ -260,7 +259,7 @@ def _unread(function: ast.FunctionDef) -> set[str]:
 
 
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
-    """(steps to the line, spot) where its fault may lie, nearest first; of a `def` all statements from the last up."""
+    """(steps to the line, spot), nearest first; of a `def` all statements from the last up."""
     around = [each for each in file.functions if first_line(each) <= line < lines_of(each).stop]
     if not around:
         return
