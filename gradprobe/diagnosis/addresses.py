@@ -155,7 +155,6 @@ def _distinct(rows: Array) -> list[list[int]]:
 class RecordedRun:
     launches: tuple[AccessedElements, ...]  # those in which something known meets, in order
     by_thread: tuple[AccessedElements, ...]
-    """Of launches whose threads share copies alone."""
     roles: Roles
 
 

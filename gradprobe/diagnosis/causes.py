@@ -1,4 +1,4 @@
-"""What explains the failing layouts of a target, one after another."""
+"""What explains the failing layouts of a target."""
 
 from __future__ import annotations
 
@@ -263,7 +263,6 @@ class Table:
             self._shown[name] = self._shown[name] or [("", finding.status)]
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Else those about what kernels compute anew."""
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]

@@ -1,4 +1,4 @@
-"""What the dataflow of a failing run shows: a misread load, the first wrong value."""
+"""What the dataflow of a failing run shows."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +19,6 @@ def seen_in_dataflow(
     run: LayoutRun,
     read: Callable[[FollowedRun], MeasuredRun | None] | None = None,
 ) -> DataflowEvidence:
-    """`read` judges what the kernels hold."""
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched

@@ -59,15 +59,14 @@ class FollowedRun:
 
     @cached_property
     def visits(self) -> Mapping[int, Array]:
-        """By storage; nothing where some may be unseen."""
+        """Nothing where some may be unseen."""
         return {} if self.flow.failures else self.flow.visits
 
     def stored_into(self, stored: StoredTile) -> str:
-        """ "" of scratch."""
         return self.outcome.storages.get(stored.home, "")
 
     def result_of(self, stored: StoredTile) -> str:
-        """The same; of scratch by what is stored."""
+        """Also of scratch, by what is stored."""
         return self.stored_into(stored) or RESULTS.get(stored.node.name, "")
 
 
@@ -117,7 +116,6 @@ def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str
 
 
 def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """As it is, with rows and heads swapped, or as it lies; or its base so."""
     for whole in (tensor, tensor._base):
         if whole is None:
             continue

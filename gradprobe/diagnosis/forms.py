@@ -1,6 +1,6 @@
-"""The intermediates that a tile may be, and by how much a tile may differ from each.
+"""The intermediates that a tile may be, and by how much it may differ from each.
 
-By the budgets of results; what is summed so far errs by no more than the whole sum.
+What is summed so far errs by no more than the whole sum.
 """
 
 import math
@@ -68,7 +68,6 @@ def _values(x: Attention, tile: Tile, on_tile: Values) -> Values:
 
 
 def _scaled(x: Attention, tile: Tile, on_tile: Values, dtype: torch.dtype) -> Values:
-    """By how much values move where q, or k, is scaled and rounded once more."""
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
     for name in ("q", "k") if dtype != torch.float32 else ():
@@ -118,6 +117,5 @@ def _errors(x: Attention, tile: Tile, on_tile: Values, dtype: torch.dtype) -> Va
 
 
 def rounded(tolerance: float, values: float, dtype: torch.dtype) -> float:
-    """A tolerance, with the rounding of values of that size to a dtype."""
     info = torch.finfo(dtype)
     return tolerance + (values + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2

@@ -66,7 +66,6 @@ def with_kernel_values(
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
-    """Of the rows and keys that see one another."""
     culprits, found = culprits_of(run.flow).keys(), list[KernelValue]()
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
@@ -182,7 +181,6 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
 
 
 def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
-    """Of the nearest scores that come from no misread load."""
     is_own = "m" in node.lanes.at and culprits.isdisjoint(node.lanes.origins["m"])
     # The scores may be transposed on the way into their dot.
     axis = _rows_along(node if is_own and _has(node, 2) else scores)
@@ -233,7 +231,6 @@ def shown_in(case: Case, own: MeasuredRun, run: FollowedRun) -> MeasuredRun | No
 
 
 def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> MeasuredRun | None:
-    """Each gradient is judged with what its own kernel holds."""
     given, findings, chains = own.trace.values, own.comparison.findings, dict[str, MeasuredRun]()
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):

@@ -1,4 +1,4 @@
-"""The expression of a target without kernels in which a named fault first shows."""
+"""The line of a target without kernels in which a named fault first shows."""
 
 import ast
 import itertools
@@ -64,10 +64,9 @@ def with_python_lines(
 
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
-    if experiment.backends or case.ranks or case.cu_seqlens_q or case.device != "cpu":
-        return False
+    is_other = experiment.backends or case.ranks or case.cu_seqlens_q or case.device != "cpu"
     is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
-    return is_small and case.dtype == "float32"
+    return not is_other and is_small and case.dtype == "float32"
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -100,11 +99,13 @@ def _line(
     of: Hypothesis, target: Target, held: Sequence[Event], seen: WrongRun
 ) -> CauseLine | None:
     if of.kind in ("swap", "twice"):  # of parameters, or of results
-        return _at(target, target.source.line) if of.reads else where_it_returns(target)
+        returns = [] if of.reads else _lines(target, lambda node: isinstance(node, ast.Return))
+        lines = [target.source.line] if of.reads else returns
+        return _at(target, max(lines)) if lines else None
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
         return _at(target, max(calls))
-    first, *_ = [*of.made, ""]
-    forms, late, maybe = _Forms(of, seen), None, list[CauseLine]()
+    first, forms = next(iter(of.made), ""), _Forms(of, seen)
+    late, maybe = None, list[CauseLine]()
     for event in held:
         name, is_due = forms.wrong(event)
         if is_due:
@@ -120,11 +121,6 @@ def _line(
         return _at(target, assigned[0])
     before = [at for at in maybe if late is not None and at.line != late.line]
     return before[-1] if before else late
-
-
-def where_it_returns(target: Target) -> CauseLine | None:
-    returns = _lines(target, lambda node: isinstance(node, ast.Return))
-    return _at(target, max(returns)) if returns else None
 
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
@@ -160,12 +156,9 @@ class _Form:
 
 
 class _Forms:
-    """Due and wrong values, in any order of axes and in part."""
-
     def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By shape, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
@@ -258,8 +251,7 @@ def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
 
 def _ways(of: Hypothesis, plain: Variant, seen: WrongRun) -> Iterator[dict[str, Array]]:
     variant = of.variant(plain)
-    first = _whole(variant, {})
-    yield first
+    yield (first := _whole(variant, {}))
     if "LSE" in of.changes:
         yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
     for names in (BUFFERS, ("delta",), ("O", "delta")):

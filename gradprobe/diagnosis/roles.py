@@ -1,4 +1,4 @@
-"""Roles: which intermediate a tile is, compared with the reference at its lanes' indices."""
+"""Roles: which intermediate a tile is."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -57,14 +57,12 @@ class Roles:
         letters = lanes.at.keys()
         if {*"bhmn"} <= letters and not letters & {"d", "e"}:
             return self._of_scores(data, lanes)
-        role: Role | None = None
-        are_told = True
+        roles = list[Role | None]()
         for each in self.expectations(data, lanes):
-            role = self._fit(each)
+            roles.append(role := self._fit(each))
             if role is not None and role.is_known:
                 return role
-            are_told &= role is not None
-        return role if are_told else None
+        return roles[-1] if roles and None not in roles else None
 
     def constants(self, name: str) -> Mapping[str, float]:
         found = self._constants.get(name, self._constants[""])
@@ -76,9 +74,9 @@ class Roles:
         """(axes, values) of what host code makes and kernels read."""
         for name, values in self._wholes.items():
             yield _AXES[name], values
-        if self.case.heads > self.case.kv_heads:
-            yield "bhnd", self._of_heads("k")
-            yield "bhne", self._of_heads("v")
+        for name, axes in (("k", "bhnd"), ("v", "bhne")):
+            if self.case.heads > self.case.kv_heads:
+                yield axes, self._of_heads(name)
 
     # --- what tiles are compared with
 
@@ -265,7 +263,6 @@ class Roles:
 def elements(
     lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Flat indices, and which lanes are known."""
     at = np.stack([*map(lanes.__getitem__, axes)])
     known = (at >= 0).all(0)
     return np.ravel_multi_index(tuple(at[:, known]), shape), known
@@ -273,15 +270,12 @@ def elements(
 
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
     log2e, scale = math.log2(math.e), x.scale
-    both = scale * log2e
-    scores = {
-        "": 1.0,
-        "scale": scale,
-        "log2(e)": log2e,
-        "scale * log2(e)": both,
-        "1 / scale": 1 / scale,
+    scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": scale * log2e}
+    scores |= {"1 / scale": 1 / scale}
+    inputs = scores | {
+        "sqrt(scale)": scale**0.5,
+        "sqrt(scale * log2(e))": (scale * log2e) ** 0.5,
     }
-    inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
     if x.softcap is not None:
         scores |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap}
         scores |= {"softcap * log2(e)": x.softcap * log2e, "scale / softcap": scale / x.softcap}

@@ -1,4 +1,4 @@
-"""A smaller case that fails alike, where one has too many scores for hypotheses."""
+"""A smaller case that fails alike."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +26,6 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """With the same first wrong result; its failing runs, and words."""
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
@@ -53,7 +52,6 @@ def _run(experiment: Experiment, layout: Assigned) -> tuple[Experiment, list[Lay
 
 
 def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
-    """With P, dP, dS and delta: seen in interpreted kernels, else recovered."""
     if INTERPRETED in experiment.backends:
         from .kernel_values import with_kernel_values  # it imports Triton, as the run did
 

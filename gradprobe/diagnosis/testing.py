@@ -1,4 +1,4 @@
-"""Hypotheses held against a run: which wrong elements each reproduces, which right it spoils."""
+"""Hypotheses held against a run."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ class Score(NamedTuple):
 class Finalist:
     hypothesis: Hypothesis
     reproduced: float = 0.0  # of what is wrong, or the mean of what is so by itself, if less
-    explained: float = (
-        0.0  # that, times the share of what is right that stays so where it is active
-    )
+    # That, times the share of what is right that stays so where it is active.
+    explained: float = 0.0
     active: Set[str] = frozenset()
     whole: Set[str] = frozenset()
     bits: float = 0.0
@@ -109,7 +108,6 @@ class Tester:
         return max(map(self.fit, forms), key=attrgetter("explained"), default=Finalist(known))
 
     def fit(self, hypothesis: Hypothesis) -> Finalist:
-        """Of each intermediate in whichever kernels explain most."""
         best, active, wrong = dict(self._of_right_arithmetic), set[str](), self.wrong
         contradicted = len(self._all.names)
         for found in self._scores(hypothesis, self._all):
@@ -183,9 +181,9 @@ class Tester:
         for buffers in self._branches[:different]:
             yield self._scored(variant, buffers, portion, not_finite)
         hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        stores: list[tuple[str, ...]]
-        stores = [(name,) for name in ("LSE", "delta") if name in hidden and name in changes]
-        if {"LSE", "O"} & {*hidden} and "delta" in hidden and changes & {*hidden}:
+        changed, stores = changes.intersection(hidden), list[tuple[str, ...]]()
+        stores += [(name,) for name in ("LSE", "delta") if name in changed]
+        if {"LSE", "O"} & {*hidden} and "delta" in hidden and changed:
             stores.append(hidden)
         for names in stores:
             stored = {**self._branches[0], **self._stored(names, variant, portion)}
@@ -220,13 +218,13 @@ class Tester:
     def _predicted(
         self, variant: Variant, buffers: Tensors, portion: _Portion
     ) -> tuple[Tensors, Tensors]:
-        measured, is_rough = self.seen.measured, portion.is_rough
+        measured, is_full = self.seen.measured, not portion.is_rough
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
-        whole = WholeIntermediates(variant, shapes, bounded=not is_rough)
+        whole = WholeIntermediates(variant, shapes, bounded=is_full)
         for tile in portion.tiles:
             values = variant.on(tile, buffers)
-            budget = None if is_rough else tile_budget(variant, tile, values, precision)
+            budget = tile_budget(variant, tile, values, precision) if is_full else None
             whole.add(tile, values, budget)
         more = variant.finish(whole.values) if variant.finish is not None else {}
         for name, bound in whole.bounds.items():
@@ -297,7 +295,6 @@ def ranked(seen: WrongRun) -> list[Finalist]:
 
 
 def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
-    """ "" for none."""
     best = Tester(seen).best
     return next((fault for fault, of in known.items() if best(of).explained >= NAMED), "")
 
@@ -334,13 +331,11 @@ def _fitting(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list
 
 
 def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
-    case, values = experiment.case, dict[str, Tensor]()
-    if experiment.saved:
-        for name, value in experiment.values.items():
-            if name not in DERIVED:  # O and LSE belong to the old order
-                values[name] = value.flip(2) if name in ("q", "v") else value
-    else:
-        values = draw(replace(case, seed=case.seed ^ 1))
+    case = experiment.case
+    values = experiment.values if experiment.saved else draw(replace(case, seed=case.seed ^ 1))
+    if experiment.saved:  # O and LSE belong to the old order
+        values = {name: values[name] for name in values if name not in DERIVED}
+        values |= {name: values[name].flip(2) for name in ("q", "v")}
     values = {name: value.to(case.device) for name, value in values.items()}
     seen = run_again(replace(experiment, values=values), assigned)
     return Tester(seen.of(names)) if seen is not None else None
@@ -348,8 +343,7 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
 
 def _again(fit: Finalist, second: Tester | None) -> Finalist:
     if second is None:
-        said = "tested on one draw of values only: the target refused another"
-        return replace(fit, said=(said,))
+        return replace(fit, said=("tested on one draw only: the target refused another",))
     # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
     again = second.best(fit.hypothesis)
     explained = min(fit.explained, again.reproduced)

@@ -117,7 +117,6 @@ def _by_a_smaller_case(
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """What only --strict counts as wrong, before all else."""
     measured = filter(None, map(attrgetter("measured"), check.runs))
     read = next(filter(attrgetter("as_read"), measured), None)
     if read is None:
@@ -163,7 +162,6 @@ def _in_order(
 def told_once(
     found: Sequence[Diagnosis], memory: Sequence[Diagnosis]
 ) -> tuple[list[Diagnosis], list[Diagnosis]]:
-    """A named cause that was seen in memory too has its evidence and lines."""
     twins, joined = {each.fault: each for each in memory}, list[Diagnosis]()
     unwritten = [each for each in memory if each.kind == "unwritten"]
     for cause in found:

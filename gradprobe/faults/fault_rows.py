@@ -1,7 +1,7 @@
 """What formulas may have become, as rows: `table.rows_of` says how they are written.
 
 Holes are {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size} of square ones; {dtype};
-{member} of a group of heads; {first} wrong sum; {due}, the formula of delta; {value}, that of {factor}.
+{member} of a group of heads; {first} wrong sum; {due}, delta's formula; {value}, that of {factor}.
 """
 
 DEAD_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"

@@ -1,4 +1,4 @@
-"""Hypothesis: a fault that a target may have. WrongRun: what it is tested against."""
+"""A fault that a target may have, and the run that it is tested against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fault that a reference can predict, the likeliest first: of equals it is named."""
+"""Every fault that a reference can predict, the likeliest first."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -226,7 +226,6 @@ _KINDS: tuple[Callable[[WrongRun], Iterable[Hypothesis]], ...] = (
 
 
 def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
-    """Kernels compute anew what another exposes."""
     for kind in _KINDS:
         for found in kind(seen):
             if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):

@@ -66,7 +66,6 @@ class TileScope:
     do: Tensor
     diagonal: Tensor
     buffers: Tensors = MappingProxyType({})
-    """Whole LSE, O and delta as kernels find them."""
 
     def __init__(self, x: Attention, tile: Tile) -> None:
         self.x, self.tile = x, tile
@@ -140,7 +139,8 @@ class TileScope:
 
     def product(self, result: str, matrix: Any = None, other: Any = None) -> Tensor:
         matrix, own, scale = self._operands(result, matrix)
-        return scale * (matrix @ (own if other is None else other))
+        found: Tensor = scale * (matrix @ (own if other is None else other))
+        return found
 
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
         """An einsum of [h, tiles of the result, of the sum, row in one, in the other] and [h, tiles, row, d]."""
@@ -150,7 +150,6 @@ class TileScope:
         return scale * made.flatten(1, 2)[:, : self[result].shape[-2]]
 
     def rounded_sum(self, result: str, size: int, dtype: str) -> Tensor:
-        """Before the scale."""
         matrix, other, scale = self._operands(result)
         total: Tensor = self[result] * 0
         for first in range(0, other.shape[-2], size):
@@ -218,7 +217,6 @@ def rounded(tensor: Tensor, dtype: str) -> Tensor:
 # Triton's interpreter cuts bfloat16 off.
 _CUT_OFF = {"bfloat16, cut off": (0, ~0xFFFF), "tf32": (0x1000, ~0x1FFF)}
 FUNCTIONS = {"torch": torch, "evaluate": evaluate, "kept_share": kept_share, "rounded": rounded}
-"""What formulas call beside the methods of their scope."""
 
 # --- memory
 

@@ -1,4 +1,4 @@
-"""Lint: pointers of Triton kernels that advance by a stride named after another tensor."""
+"""Pointers of Triton kernels that advance by a stride named after another tensor."""
 
 import ast
 from collections import defaultdict

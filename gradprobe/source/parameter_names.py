@@ -1,4 +1,4 @@
-"""What names of kernels' parameters say: which tensor is meant, or whose stride."""
+"""Which tensor, or whose stride, a kernel's parameter is by its name."""
 
 import ast
 import re

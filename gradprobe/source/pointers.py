@@ -1,4 +1,4 @@
-"""What the pointers of a Triton kernel start from, and by which strides they are advanced."""
+"""By which strides the pointers of a Triton kernel are advanced."""
 
 import ast
 import contextlib
@@ -39,7 +39,6 @@ class Advance:
 class Record:
     advances: dict[Advance, None] = field(default_factory=dict)
     accesses: dict[tuple[str, SourceLine], None] = field(default_factory=dict)
-    """("atomic_add", where)."""
     lost: set[str] = field(default_factory=set)  # pointers not followed everywhere
 
 
@@ -54,7 +53,6 @@ _NOTHING = _Quantity()
 def read_kernel(
     function: Function, pointers: Iterable[str], strides: Iterable[str] = ()
 ) -> Record:
-    """Whichever way it branches."""
     scope, record = {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
     for name in strides:
         scope[name] = _Quantity((Advance(name),))

@@ -1,4 +1,4 @@
-"""Reach: what runs can show of a function: statements, branches and flags, turns of loops."""
+"""What runs can show of a function: statements, branches, flags, turns of loops."""
 
 import ast
 from collections.abc import Collection, Sequence

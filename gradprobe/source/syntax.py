@@ -1,4 +1,4 @@
-"""Names, calls and statements in syntax trees; lines of source, and edits."""
+"""Syntax trees, lines of source, and edits."""
 
 from __future__ import annotations
 
@@ -117,7 +117,6 @@ def bound_in(*roots: ast.AST) -> list[str]:
 
 
 def bound_by(statement: ast.stmt) -> list[str]:
-    """Without what it holds."""
     if isinstance(statement, ast.For):
         return bound_in(statement.target)
     return [] if blocks(statement) else bound_in(statement)
@@ -179,7 +178,6 @@ def first_line(function: ast.FunctionDef) -> int:
 
 
 def head_of(node: ast.stmt) -> range:
-    """Before those that it holds."""
     body = getattr(node, "body", None)
     return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else lines_of(node)
 

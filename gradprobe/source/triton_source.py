@@ -1,4 +1,4 @@
-"""A Triton function as its author wrote it, and the Triton functions that it calls."""
+"""Triton functions as their authors wrote them."""
 
 import ast
 import contextlib
@@ -96,7 +96,6 @@ def kernel_below(value: Any) -> Any:
 
 
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
-    """Of those that a module's names mean."""
     found = dict[Function, None]()
     for value in list(scope.values()):
         with contextlib.suppress(OSError, SyntaxError, TypeError):

@@ -1,4 +1,4 @@
-"""Quick trials: forks run single programs of a small case again with an edit."""
+"""Forks run single programs of a small case again with an edit."""
 
 import ast
 import signal
@@ -48,7 +48,6 @@ class QuickTrials:
         files: list[KernelFile],
         faults: dict[str, None],
     ) -> None:
-        """`faults` takes what goes wrong in gradprobe itself."""
         self._files, self._faults = files, faults
         self._forks = list[tuple[Connection, ParallelWork[None]]]()
         for _ in range(_AT_ONCE):
@@ -155,7 +154,6 @@ class _RecordedCase:
                     self._witnesses[at] = self._narrowed(whole)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
-        """Else all programs."""
         plain = [each for each in whole.results if each.storage not in self._replay.read]
         found, most = whole, 0
         for program in whole.programs[:_PROGRAMS] if self._result_of(plain).names else ():

@@ -152,7 +152,6 @@ def transposed(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def is_loaded(node: Node) -> bool:
-    """Also through a cast or a constant."""
     while node.site.operation not in ("load", "reduce") and len(node.operands) == 1:
         node = node.operands[0]
     return node.site.operation == "load"

@@ -1,4 +1,4 @@
-"""Values that are wrong of right ones or by a constant, and sums that lack pairs."""
+"""Values that are wrong of right ones, and sums that lack pairs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Candidate: an edit of a file that may undo a fault of some lines."""
+"""An edit of a file that may undo a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits that no pattern says: names, terms, factors, constants, tests, order, statements."""
+"""Edits that no pattern says."""
 
 import ast
 import re

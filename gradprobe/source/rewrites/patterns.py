@@ -98,7 +98,6 @@ def parsed(text: str) -> ast.AST:
 
 
 def fits(pattern: object, node: Any, found: Holes) -> bool:
-    """Notes what fills the holes."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
             return isinstance(node, ast.AST) and _fills(name, node, found)
@@ -135,7 +134,6 @@ def _fills(name: str, node: ast.AST, found: Holes) -> bool:
 def replaced(
     file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
 ) -> Edit:
-    """Of its text what really differs."""
     start, end = file.span(node)
     old = TOKEN.findall(file.text[start:end])
     new = TOKEN.findall(_written(file, node, template, holes))
@@ -234,7 +232,6 @@ class Spot:
 
     @property
     def unread(self) -> set[str]:
-        """What read them may have been dropped."""
         return _unread(self.function) if self.is_on_device else set()
 
     @property
