@@ -36,8 +36,8 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
 
+# An index by each of some letters; OUTSIDE where there is no element.
 Key = tuple[int, ...]
-"""An index by each of some letters; OUTSIDE where there is no element."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class KnownTensor:
 
 @dataclass
 class UnitAccess:
-    all_dims: int  # of the tensor
+    all_dims: int
     keys: set[Key] = field(default_factory=set)  # by b, h, g, m and n
     dims: set[int] = field(default_factory=set)
 

@@ -121,11 +121,8 @@ def _until_summed(node: Node) -> Sequence[Node]:
 
 
 def _core(node: Node) -> Node:
-    while (
-        node.site.operation in _THROUGH and len(node.operands) == 1 and _has(node.operands[0], 2)
-    ):
-        node = node.operands[0]
-    return node
+    operands = node.operands if node.site.operation in _THROUGH else ()
+    return _core(operands[0]) if len(operands) == 1 and _has(operands[0], 2) else node
 
 
 def _factors(node: Node) -> dict[Node, str]:
@@ -263,9 +260,8 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
 def _chain(
     case: Case, own: MeasuredRun, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False
 ) -> MeasuredRun:  # fmt: skip
-    values, before = {**own.trace.values}, own.comparison
-    for other in MATRIX_OF.keys() - {gradient}:
-        values.pop(other, None)
+    others, before = MATRIX_OF.keys() - {gradient}, own.comparison
+    values = {name: value for name, value in own.trace.values.items() if name not in others}
     for value in seen:
         if gradient in value.into:
             is_rounded = any(map(_is_rounded, value.tiles))
@@ -274,9 +270,8 @@ def _chain(
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace = Trace(values, dict.fromkeys(values, "seen"))
     precision = before.precision.coarser if coarse else before.precision
-    comparison = compare(
-        case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse
-    )
+    about = case, own.x, trace, precision
+    comparison = compare(*about, evaluate=before.evaluate, blame=not coarse)
     return replace(own, trace=trace, comparison=comparison)
 
 
@@ -314,8 +309,8 @@ def _is_proved(own: MeasuredRun, row: SeenRow) -> bool:
     wrong = row.finding.wrong > 0
     for name in row.into:
         of_heads = own.comparison.findings[name].wrong > 0
-        each = wrong.shape[1] // of_heads.shape[1]
-        if bool((wrong & ~of_heads.repeat_interleave(each, 1)).any()):
+        of_heads = of_heads.repeat_interleave(wrong.shape[1] // of_heads.shape[1], 1)
+        if bool((wrong & ~of_heads).any()):
             return False
     return True
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import ne
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +36,8 @@ _WHILE_RUNNING = (
 _UNKNOWN = Role("")
 
 
-class Expectation(NamedTuple):
-    name: str
-    got: Array
-    want: Array
-    most: float  # of the intermediate, in any lane
+# A name, what came, what is due, and the largest value of the intermediate in any lane.
+Expectation = tuple[str, Array, Array, float]
 
 
 class Roles:
@@ -59,7 +56,7 @@ class Roles:
             return self._of_scores(data, lanes)
         roles = list[Role | None]()
         for each in self.expectations(data, lanes):
-            roles.append(role := self._fit(each))
+            roles.append(role := self._fit(*each))
             if role is not None and role.is_known:
                 return role
         return roles[-1] if roles and None not in roles else None
@@ -151,7 +148,7 @@ class Roles:
                 whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
                 whole, is_known = np.take_along_axis(whole, known.clip(0), 1), known >= 0
                 got, want = rows[is_known], whole[is_known]
-            yield Expectation(name, got.astype(np.float64), want, _largest(want))
+            yield name, got.astype(np.float64), want, _largest(want)
 
     def _of_tensors(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
         for name, values in self._wholes.items():
@@ -162,7 +159,7 @@ class Roles:
                 finite = np.isfinite(want)
                 got = data[known][finite].astype(np.float64)
                 if known.any():
-                    yield Expectation(name, got, want[finite], self._most[name])
+                    yield name, got, want[finite], self._most[name]
 
     def _running(
         self, data: Array, batch: Array, index: Array, covered: Array
@@ -175,10 +172,10 @@ class Roles:
             if not live.any():
                 return
             got, most, scores = data[live].astype(np.float64), most[live], scores[live]
-            yield Expectation(f"maximum of {name} so far", got, most, _largest(most))
+            yield f"maximum of {name} so far", got, most, _largest(most)
             if name == "S":
                 sums = np.exp(scores - most[:, None, None]).sum((1, 2))
-                yield Expectation("sum of exp(S - maximum) so far", got, sums, _largest(sums))
+                yield "sum of exp(S - maximum) so far", got, sums, _largest(sums)
 
     # --- scores
 
@@ -192,7 +189,7 @@ class Roles:
         partly: Role | None = None
         for form in sorted(self._scores, key=partial(ne, self._last)):
             want, most = self.forms.values[form].ravel()[at], self._most[form]
-            role = self._fit(Expectation(form.partition(",")[0], visible, want, most))
+            role = self._fit(form.partition(",")[0], visible, want, most)
             if role is None or not role.is_known:
                 found = found and role
                 continue
@@ -238,8 +235,7 @@ class Roles:
 
     # --- fitting
 
-    def _fit(self, each: Expectation) -> Role | None:
-        name, got, want, most = each
+    def _fit(self, name: str, got: Array, want: Array, most: float) -> Role | None:
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return _UNKNOWN
         square, here = float(want @ want), _largest(want)

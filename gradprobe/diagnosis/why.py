@@ -31,7 +31,7 @@ _MISREAD = ("race", "outside", "load", "store", "masked")
 class Reasons:
     diagnoses: tuple[Diagnosis, ...] = ()  # best first
     known: tuple[str, ...] = ()  # what no hypothesis explains
-    sought: bool = True  # whether hypotheses were tested
+    sought: bool = True
     is_beyond_edits: bool = False
 
 
@@ -41,7 +41,7 @@ class FailedCheck:
     runs: Sequence[LayoutRun]
     right_at: Callable[[LayoutRun], str] = lambda first: ""  # at which other lengths it is right
     known: list[str] = field(default_factory=list)
-    predicted: set[str] = field(default_factory=set)  # the faults whose hypotheses explain
+    predicted: set[str] = field(default_factory=set)
     is_sought: bool = True
     is_beyond_edits: bool = False
 

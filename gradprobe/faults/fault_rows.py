@@ -4,13 +4,13 @@ Holes are {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size
 {member} of a group of heads; {first} wrong sum; {due}, delta's formula; {value}, that of {factor}.
 """
 
-DEAD_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
+DEAD_FIX = "where LSE is -inf take 0, and let masked scores stay -inf"
 
+# What backwards are off by, each with its inverse.
 _CONSTANTS = (
     "2 1/2, 1/2 2, -1 -1, ln2 log2e, log2e ln2, scale 1/scale, 1/scale scale, D**0.5 D**-0.5, D**-0.5 D**0.5, D 1/D, "
     "1/D D, group 1/group, 1/group group, scale**2 scale**-2, (1-p) 1/(1-p), 1/(1-p) (1-p)"
 )
-"""What backwards are off by, each with its inverse."""
 
 _MASKS = """
 if causal
@@ -142,7 +142,7 @@ tau/gradient | dTau sums dP without the ReLU's mask
   dTau = (dpe * valid / (i + 1)).sum((-2, -1))
 fix mask relu(P + tau / (i + 1)), and P + tau / (i + 1) > 0
 wrong O dV dP dTau
-tau/mask | the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0
+tau/mask | the causal mask is applied before tau is added
   O, dV = product('{}', z(i + 1).relu() * every)
   dP = dpe * (z(i + 1) > 0) * every
 tau/mask | the causal mask is applied before tau is added, in visited tiles of {m} rows and {n} keys

@@ -100,6 +100,6 @@ def entered(tensor: str, family: str) -> frozenset[str]:
         return frozenset({"delta"})
     read = {title(tensor), tensor}
     found = {row.name for row, step in steps(family) if read.intersection(step.parents)}
-    has_delta = tensor == "lse" or (family == "lazy" and found & {"P", "dP"})
-    more = {"O": "LSE" in found, "delta": has_delta}
-    return frozenset(found.union(filter(more.get, more)))
+    found |= {"O"} if "LSE" in found else set()
+    is_of_p = family == "lazy" and not found.isdisjoint(("P", "dP"))
+    return frozenset(found | ({"delta"} if tensor == "lse" or is_of_p else set()))

@@ -1,4 +1,4 @@
-"""S1, S2, S3: a tensor is read or stored by other strides, or at another index."""
+"""A tensor is read or stored by other strides, or at another index."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial

@@ -47,13 +47,11 @@ class FormulaRow(NamedTuple):
 
 @cache
 def rows_of(text: str) -> list[FormulaRow]:
-    """The rows of a text, one below the other.
+    """A row is its word and its sentence, and below them its formulas; {} is the name on the left.
 
-    A row is its word and its sentence, and below them the formulas that it makes otherwise; {} is
-    the name on the left, and `or` begins another row with these and more. `if` begins a group and
-    says where its rows may be. Until the next one `fix` is the edit; `wrong` what is wrong by
-    itself; `each` has a row for each of some words in its holes (of several holes, a blank in a
-    word is ~), and `times` for each of these with each of further words.
+    `or` begins another row with these and more, `if` a group and where its rows may be. Until the
+    next one `fix` is the edit; `wrong` what is wrong by itself; `each` has a row for each of some
+    words in its holes (a blank in a word is ~), and `times` for each of these with further words.
     """
     group, found = dict[str, Any](), list[tuple[list[str], dict[str, Any]]]()
     for line in filter(None, text.splitlines()):

@@ -55,10 +55,7 @@ def compiled(expression: str) -> CodeType:
 
 
 class TileScope:
-    """What a formula may use of a tile; all about its entries broadcasts to [h, m, n].
-
-    What is made otherwise has its right value there.
-    """
+    """What formulas use of a tile: its right values, that broadcast to [h, m, n]."""
 
     q: Tensor
     k: Tensor
@@ -134,8 +131,8 @@ class TileScope:
     def _operands(self, result: str, matrix: Any = None) -> tuple[Tensor, Tensor, float]:
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
-        matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale
-        return matrix, self[of.other], scale if of.is_scaled else 1.0
+        matrix = matrix.mT if of.is_transposed else matrix
+        return matrix, self[of.other], self.x.scale if of.is_scaled else 1.0
 
     def product(self, result: str, matrix: Any = None, other: Any = None) -> Tensor:
         matrix, own, scale = self._operands(result, matrix)

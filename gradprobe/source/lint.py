@@ -45,15 +45,15 @@ class LintFinding:
 class KernelStrides:
     def __init__(self, function: Function) -> None:
         self._name = function.name
+        # Of each parameter that is called a pointer, or after a tensor.
         self._words = dict[str, str]()
-        """Of each parameter that is called a pointer, or after a tensor."""
         for name in function.parameters:
             if tensor_of(name) or "ptr" in name.lower():
                 self._words[name] = word_of(name)
         self._strides = _strides_of(function, self._words)
         self.record = read_kernel(function, self._words, self._strides)
+        # The pointers of which not every advance could be judged.
         self.untold = set(self.record.lost)
-        """The pointers of which not every advance could be judged."""
         self._own, self._foreign = list[Advance](), list[Advance]()
         for each in self.record.advances:
             word, _ = self._strides[each.stride]
@@ -66,10 +66,10 @@ class KernelStrides:
                 self._foreign.append(each)
 
     def mistaken(self) -> list[LintFinding]:
-        users, found = defaultdict[str, set[str]](set), dict[LintFinding, None]()
+        users, walking = defaultdict[str, set[str]](set), {each.base for each in self._own}
         for each in self._foreign:
             users[self._strides[each.stride][0]].add(each.base)
-        walking = {each.base for each in self._own}
+        found = dict[LintFinding, None]()
         for each in self._foreign:
             is_way = len(users[self._strides[each.stride][0]]) >= _A_WAY
             if each.base in walking and not is_way and self._due(each):

@@ -28,8 +28,8 @@ from ..cases import Trial
 from ..follow import results_among
 from .judge import EditedTarget, EditResult
 
+# Whether an edit makes less wrong, and which share of a whole trial it took.
 Answer = tuple[bool, float]
-"""Whether an edit makes less wrong, and which share of a whole trial it took."""
 # The share of a whole trial that a quick one counts as, and of how many accesses.
 _LEAST, _FEW = 1 / 20, 16
 _PROGRAMS = 64
@@ -141,9 +141,8 @@ class _RecordedCase:
         self, replay: Replay, launches: list[RecordedLaunch], measured: MeasuredRun, base: Codes
     ) -> None:
         self._replay, self._base, self._launches = replay, base, launches
-        self._witnesses = dict[
-            int, _Witness
-        ]()  # of launches that leave a result wrong, by number
+        # Of launches that leave a result wrong, by number.
+        self._witnesses = dict[int, _Witness]()
         for at, launch in enumerate(launches):
             results, whole = [*_results_in(launch, measured)], _Witness(launch, launch.programs)
             if self._rerun(whole, base) is not None and launch.is_as_after:

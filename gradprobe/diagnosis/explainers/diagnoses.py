@@ -15,8 +15,8 @@ from ...source.lint import passed_of_others
 from ...source.syntax import SourceLine
 from ..lines import among
 
+# A line of a kernel, then those in the functions that it called to get there.
 Chain = tuple[SourceLine, ...]
-"""A line of a kernel, then those in the functions that it called to get there."""
 Place = tuple[str, int]
 LOOP = "the loop"
 
@@ -29,11 +29,11 @@ class Suspect:
     name: str  # "" if unknown
     site: Site
     lines: Chain
-    """The site's up to the one at fault: of a helper that is right elsewhere, its caller's."""
+    """The site's up to the one at fault, which may be a caller's."""
     reason: str
     is_sure: bool = True
     beside: Sequence[Chain] = ()
-    """Where what enters is made: an address, a value compared with nothing, other dots."""
+    """Where what enters is made."""
     is_open: bool = False
     """Right where rows see keys, not masked elsewhere, and summed over."""
     is_lost: bool = False  # pairs that were summed, and the sum is lost

@@ -1,4 +1,4 @@
-"""Loads and stores of other elements than those that a kernel works on."""
+"""Loads and stores of other elements."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence

@@ -89,9 +89,9 @@ class WrongTile:
             yield made.site.lines
         for operand in operands:  # where it is masked last, or made
             alike = [*_alike(operand, "is_open")]
-            masked = (made for made in alike if made.site.operation == "select")
+            masked = [made for made in alike if made.site.operation == "select"]
             if alike:
-                yield next(masked, operand).site.lines
+                yield [*masked, operand][0].site.lines
         for operand in operands:  # where it got the constant that it is multiplied by
             for made in [*_alike(operand, "factor")][-1:]:
                 yield made.site.lines
@@ -117,16 +117,14 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
         suspect, node = tile.suspect(), tile.node
         lacking |= node.lacking
         if suspect.kind == "value":
-            used = [
-                node.used for node in run.flow.nodes if node.site == site and not node.is_known
-            ]
-            is_fine = bool(used) and 2 * sum(used) >= len(used)
+            alike = [made for made in run.flow.nodes if made.site == site and not made.is_known]
+            is_fine = bool(alike) and 2 * sum(map(attrgetter("used"), alike)) >= len(alike)
             # What a load left out is missing in all that is made of it.
             is_left_out = not lacking.isdisjoint(chain(*node.lanes.origins.values()))
             is_unsure = site.kernel in summed or is_left_out or is_fine
             is_unsure = is_unsure or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)
-        if suspect.is_sure and suspect.kind != "pairs":
+        if suspect.is_sure:
             earlier.add(site.kernel)
         yield suspect
 
@@ -136,10 +134,8 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
         return True  # nobody says what it should be: not the load need be wrong
     if node.site.operation == "select" and node.site.kernel in earlier:
         return True
-    loads = [
-        made for made in node.operands if made.role is None and made.site.operation == "load"
-    ]
-    return bool(loads and earlier - {node.site.kernel})
+    unknown = [made.site.operation for made in node.operands if made.role is None]
+    return "load" in unknown and bool(earlier - {node.site.kernel})
 
 
 def _line(node: Node) -> int:
@@ -241,20 +237,18 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
         stores = [stored for stored in run.flow.stores if stored.home == home]
         # [B, H, M, N] bool: the pairs that are not in what was stored.
         missing, name = run.roles.valid & (run.visits[home] == 0), run.result_of(stores[0])
-        if missing.any() and name in run.wrong:
-            yield _left_out(run, name, [*map(attrgetter("node"), stores)], missing)
-
-
-def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Array) -> Suspect:
-    lacking = (node for node in stored for part, _ in _lanes_of(node, missing) if part.any())
-    sites, multiplied = summing(next(lacking, stored[0])), np.zeros_like(missing)
-    for node in run.flow.nodes:
-        for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
-            part[is_summed] = True
-    is_lost = bool((missing & multiplied).any())
-    reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
-    lines, *beside = map(attrgetter("lines"), sites)
-    return Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
+        if not missing.any() or name not in run.wrong:
+            continue
+        stored, multiplied = [*map(attrgetter("node"), stores)], np.zeros_like(missing)
+        lacking = (node for node in stored for part, _ in _lanes_of(node, missing) if part.any())
+        sites = summing(next(lacking, stored[0]))
+        for node in run.flow.nodes:
+            for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
+                part[is_summed] = True
+        is_lost = bool((missing & multiplied).any())
+        reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
+        lines, *beside = map(attrgetter("lines"), sites)
+        yield Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
 
 
 def left_out(missing: Array) -> str:

@@ -1,4 +1,4 @@
-"""What people get wrong in a kernel: what plants each fault, and what may undo it."""
+"""What plants each fault, and what may undo it."""
 
 import ast
 import re

@@ -20,8 +20,8 @@ class Fault:
     line: int
     grid: bool = False  # whether it may be the number of programs
     of: str = ""  # the wrong intermediate
-    is_turned: bool = False  # whether something has the other sign
-    is_summed: bool = False  # whether another line leaves out what it sums
+    is_turned: bool = False  # something has the other sign
+    is_summed: bool = False  # another line leaves out what it sums
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Candidate:
     edits: Edits
     cost: float
     says: str = ""  # what is wrong where it helps
-    is_wanted: bool = False  # whether it has what its cause says of the right text
+    is_wanted: bool = False  # it has what its cause says of the right text
 
     @property
     def text(self) -> str:

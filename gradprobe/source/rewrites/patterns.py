@@ -1,7 +1,7 @@
-"""Patterns: Python with holes, `_a - _b`, that code is held against, and templates that are put there.
+"""Patterns: Python with holes, `_a - _b`, and templates.
 
-A function stands for all with its last name or of its family, `@` for any operator, `*_` for any
-more arguments, and `(_whole := _a + _b)` for all of a sum.
+A function stands for all with its last name or of its family, `@` for any operator, `*_` for more
+arguments, and `(_whole := _a + _b)` for all of a sum.
 """
 
 import ast
