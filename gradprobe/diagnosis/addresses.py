@@ -266,7 +266,8 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                 continue
             apart.add((unit, place, name))
             own, other = min(alone - {nothing}, default=nothing), min(due)
-            at = -1  # what is outside the elements is so in the finest letter
+            # What is outside the elements is so in the finest letter.
+            at = -1
             if own == nothing:
                 place.is_irregular = True
             else:

@@ -214,7 +214,8 @@ def with_dataflow(
     """Causes with the lines of the dataflow; `read`: faults whose own lines stay the first."""
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
-        seen = of_pairs  # what is left out says where; the values that it makes wrong do not
+        # What is left out says where; the values that it makes wrong do not.
+        seen = of_pairs
     else:
         seen = [cause for cause in seen if cause.is_named or cause not in of_pairs] or seen
     if not named or not seen:

@@ -74,10 +74,8 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     """None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
-    copies, launched = (
-        dict[int, str](),
-        list[Tensor](),
-    )  # kept, so that nothing takes their place
+    # Launched ones are kept, so that nothing takes their place.
+    copies, launched = dict[int, str](), list[Tensor]()
 
     def axes(view: Any) -> str:
         return case.input_axes(view.name) if view.known else copies.get(view.home, "")

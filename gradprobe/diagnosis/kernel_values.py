@@ -240,7 +240,8 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
     if not rows or not all(map(partial(_is_proved, own), rows)):
         return None
     known = dict(findings)
-    for measured in chains.values():  # what is right given what its kernel holds is inherited
+    # What is right given what its kernel holds is inherited.
+    for measured in chains.values():
         for name, finding in measured.comparison.findings.items():
             if name in GRADIENT_OF.values() and finding.own.sum() < known[name].own.sum():
                 known[name] = finding

@@ -24,7 +24,8 @@ from ..source.triton_source import read_function
 class Lines:
     def __init__(self, experiment: Experiment) -> None:
         self._first, self._host = experiment.first, experiment.target.source.file
-        self.read = set[str]()  # faults whose lines were read off the addresses in the source
+        # Faults whose lines were read off the addresses in the source.
+        self.read = set[str]()
 
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """Where an address is made; else where the active kernels begin."""

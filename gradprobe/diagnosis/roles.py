@@ -47,7 +47,8 @@ class Roles:
         for name, value in inputs.items():
             self._inputs[name] = value.detach().double().cpu().numpy()
         self._constants = _constants(x)
-        self._last = ""  # the scores that were met last, which are tried first
+        # The scores that were met last, which are tried first.
+        self._last = ""
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """None where it cannot be told."""

@@ -71,7 +71,8 @@ def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)
         if small is not None and not small.any() and (large is None or large.any()):
-            return False  # a fault that takes all of a short case leaves no trace of what it is
+            # A fault that takes all of a short case leaves no trace of what it is.
+            return False
     return bool(there) and here[:1] == there[:1]
 
 

@@ -58,13 +58,15 @@ class Score(NamedTuple):
 @dataclass(frozen=True)
 class Finalist:
     hypothesis: Hypothesis
-    reproduced: float = 0.0  # of what is wrong, or the mean of what is so by itself, if less
+    # Of what is wrong, or the mean of what is so by itself, if less.
+    reproduced: float = 0.0
     # That, times the share of what is right that stays so where it is active.
     explained: float = 0.0
     active: Set[str] = frozenset()
     whole: Set[str] = frozenset()
     bits: float = 0.0
-    contradicted: int = 0  # intermediates that came right, and that the fault would make wrong
+    # Intermediates that came right, and that the fault would make wrong.
+    contradicted: int = 0
     said: tuple[str, ...] = ()
 
 
@@ -94,7 +96,8 @@ class Tester:
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(seen.right), (*tiles(seen.x),))
         self._came = dict[str, _Judgement]()
-        self._has_nan = False  # and numbers, in one intermediate: NaN throughout says nothing
+        # Beside numbers, in one intermediate: NaN throughout says nothing.
+        self._has_nan = False
         for name, right in seen.right.items():
             actual, expected = seen.actual[name], seen.expected[name]
             off, finite = (actual - expected).abs(), actual.isfinite()

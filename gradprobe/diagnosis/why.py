@@ -246,7 +246,8 @@ def _led(cause: Diagnosis, found: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 # Each is given what those before it found, and gives all that is told then, the best first.
 EXPLAINERS: tuple[Callable[[FailedCheck, list[Diagnosis]], list[Diagnosis]], ...] = (
-    by_numbers,  # hypotheses, further runs and the dataflow, beside what was seen of memory
+    # Hypotheses, further runs and the dataflow, beside what was seen of memory.
+    by_numbers,
     by_length,
     by_convention,
 )

@@ -64,7 +64,8 @@ class Hypothesis:
     finish: Finish | None = None
     tensor: str = ""  # that is read or stored otherwise
     axes: str = ""  # one letter each
-    is_plain: bool = False  # it only describes what came, so that it cannot fit by chance
+    # It only describes what came, so that it cannot fit by chance.
+    is_plain: bool = False
 
     @property
     def kind(self) -> str:

@@ -247,7 +247,8 @@ class Variant(Attention):
     sees: str = "valid"
     found: Tensors = field(default_factory=dict)
     """Whole LSE, O or delta that kernels find."""
-    key_heads: Tensor | None = None  # [H] the key head of each query head, where it is another
+    # [H] the key head of each query head, where it is another.
+    key_heads: Tensor | None = None
     memory: Tensors = field(default_factory=dict)
     finish: Finish | None = None
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)

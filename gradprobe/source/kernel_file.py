@@ -18,7 +18,8 @@ class KernelFile:
 
     file: str
     text: str
-    function: str | None = None  # whose kernels are meant; None, or one of another file, for all
+    # Whose kernels are meant; None, or one of another file, for all.
+    function: str | None = None
 
     @property
     def path(self) -> Path:

@@ -19,11 +19,7 @@ _SAME = {
     "advance", *HINTS,
 }  # fmt: skip
 # Calls that describe a block of memory: of base, shape and strides.
-_DESCRIBING = {
-    "make_block_ptr",
-    "make_tensor_descriptor",
-    "_experimental_make_tensor_descriptor",
-}
+_DESCRIBING = {"make_block_ptr", "make_tensor_descriptor"}
 # The addresses that atomics of CUDA add to.
 _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 
@@ -170,7 +166,7 @@ class _PointerReader:
         words = keywords(node)
         if isinstance(node.func, ast.Attribute) and own is None:  # a method
             given = [node.func.value, *given]
-        if name in _DESCRIBING:
+        if name.removeprefix("_experimental_") in _DESCRIBING:
             return self._described(*given[:1], *given[2:3], **words)
         values = self._values([*given, *words.values()])
         if is_own(own) and self.depth:

@@ -131,7 +131,8 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
 
 def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
     if not suspect.name and is_loaded(node):
-        return True  # nobody says what it should be: not the load need be wrong
+        # Nobody says what it should be: not the load need be wrong.
+        return True
     if node.site.operation == "select" and node.site.kernel in earlier:
         return True
     unknown = [made.site.operation for made in node.operands if made.role is None]

@@ -47,7 +47,8 @@ _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?
 @dataclass(frozen=True)
 class Swap:
     pattern: str
-    text: str  # a template; ".name": another function of the same module
+    # A template; ".name": another function of the same module.
+    text: str
     rank: float = 0.0
     place: str = "_it"
     fault: str = ""

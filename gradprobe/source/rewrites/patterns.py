@@ -193,7 +193,8 @@ class Spot:
     file: KernelFile
     function: ast.FunctionDef
     statement: ast.stmt
-    root: ast.AST  # a simple statement, the head of one that holds others, or one argument
+    # A simple statement, the head of one that holds others, or one argument.
+    root: ast.AST
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
