@@ -126,12 +126,11 @@ class CauseSearch:
             self._unexplained[fact_about(layout.seen)] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines, known = (
-                {*map(_place, () if cause.fault in named else cause.where)},
-                set[str](),
-            )
+            known, where = set[str](), () if cause.fault in named else cause.where
             for each in before:
-                if each.fault == cause.fault or lines.intersection(map(_place, each.where)):
+                if each.fault == cause.fault or {*map(_place, where)} & {
+                    *map(_place, each.where)
+                }:
                     known.add(each.fault)
             if known:
                 self._show(known, layout)

@@ -133,11 +133,8 @@ def faults_of(
 
 def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, late: float) -> FileFaults:
     about = diagnosis.kind in _OF_GRIDS, diagnosis.fault.partition("/")[2], _is_turned(diagnosis)
-    places, faults = (
-        [where for where in diagnosis.where if where.file == file.file],
-        list[Fault](),
-    )
-    is_any_loop = any(where.note == LOOP for where in diagnosis.where)
+    places = [where for where in diagnosis.where if where.file == file.file]
+    is_any_loop, faults = any(where.note == LOOP for where in diagnosis.where), list[Fault]()
     for where in places:
         is_summed = diagnosis.kind in _OF_RANGES and is_any_loop and where.note != LOOP
         faults.append(Fault(where.line, *about, is_summed))
