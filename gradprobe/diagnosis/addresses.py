@@ -153,7 +153,8 @@ def _distinct(rows: Array) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    launches: tuple[AccessedElements, ...]  # those in which something known meets, in order
+    # Those in which something known meets, in order.
+    launches: tuple[AccessedElements, ...]
     by_thread: tuple[AccessedElements, ...]
     roles: Roles
 

@@ -52,7 +52,8 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Hypothesis:
-    fault: str  # as docs/explain.md heads: "stride/do-head"
+    # As docs/explain.md heads: "stride/do-head".
+    fault: str
     summary: str
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, its formula in the names of a TileScope."""

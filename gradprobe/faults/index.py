@@ -23,7 +23,8 @@ class _Way(NamedTuple):
     fix: str
     strides: Sequence[int]
     axes: str = ""  # where that is so; "" for all
-    heads: tuple[int, Tensor] | None = None  # an axis, and which head is taken for each of it
+    # An axis, and which head is taken for each of it.
+    heads: tuple[int, Tensor] | None = None
 
     def at(self, tensor: Tensor) -> Tensor:
         found = offsets(tensor.shape, self.strides)

@@ -15,7 +15,8 @@ from .syntax import SourceLine, bound_in, first_line, inside, parameters
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    plain: Any  # the Python function under Triton's object
+    # The Python function under Triton's object.
+    plain: Any
     source: KernelFile
     tree: ast.FunctionDef
 

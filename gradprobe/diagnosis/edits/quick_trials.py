@@ -131,7 +131,8 @@ class _Witness:
     launch: RecordedLaunch
     programs: list[tuple[int, ...]]
     results: list[_StoredResult] = field(default_factory=list)
-    is_filled: bool = False  # whether what is due stands there before it runs
+    # Whether what is due stands there before it runs.
+    is_filled: bool = False
     before: EditResult = field(default_factory=EditResult)
     work: int = 1 << 30
 

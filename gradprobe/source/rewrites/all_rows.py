@@ -112,7 +112,8 @@ class Row:
     fault: str = ""
     plants: tuple[Rule, ...] = ()
     undoes: tuple[Rule, ...] = ()
-    again: float | None = None  # the rank at which what plants it undoes it too
+    # The rank at which what plants it undoes it too.
+    again: float | None = None
     of_hosts: bool = False
     planted_in: str = "kernels"  # or "hosts", or "functions" for both
 

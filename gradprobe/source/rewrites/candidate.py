@@ -18,7 +18,8 @@ SOONEST = 2.5
 @dataclass(frozen=True)
 class Fault:
     line: int
-    grid: bool = False  # whether it may be the number of programs
+    # Whether it may be the number of programs.
+    grid: bool = False
     of: str = ""  # the wrong intermediate
     is_turned: bool = False  # something has the other sign
     is_summed: bool = False  # another line leaves out what it sums
@@ -30,7 +31,8 @@ class Candidate:
     edits: Edits
     cost: float
     says: str = ""  # what is wrong where it helps
-    is_wanted: bool = False  # it has what its cause says of the right text
+    # It has what its cause says of the right text.
+    is_wanted: bool = False
 
     @property
     def text(self) -> str:

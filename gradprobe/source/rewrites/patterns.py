@@ -45,7 +45,8 @@ FAMILIES = {
 _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")
-Holes = dict[str, ast.AST]  # what fills each hole; `_it` is all that fits
+# What fills each hole; `_it` is all that fits.
+Holes = dict[str, ast.AST]
 
 
 def is_delta(name: str, *more: str) -> bool:
@@ -185,7 +186,8 @@ def _meaning(text: str) -> str:
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
-Undone = Iterator[tuple[float, Edits]]  # (rank, edits): the least rank is tried first
+# (rank, edits): the least rank is tried first.
+Undone = Iterator[tuple[float, Edits]]
 
 
 @dataclass(frozen=True)
