@@ -1,4 +1,4 @@
-"""Cases made of a case: smaller ones that may fail alike, fresh draws, others for an edit."""
+"""Cases made of a case: smaller ones, fresh draws, others for an edit."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,15 +36,13 @@ class Trial:
     case: Case
     assigned: Assigned
     title: str = ""
-    is_spread: bool = False
-    """Whether what the target allocates is laid apart."""
+    is_spread: bool = False  # what the target allocates is laid apart
     traced: tuple[Reach, ...] = ()
-    is_lowered: bool = False
-    """Whether Triton's front end is asked about what it launches."""
+    is_lowered: bool = False  # Triton's front end is asked about what it launches
 
 
 def cut_cases(case: Case, spans: Sequence[int], counts: Sequence[tuple[int, int]]) -> list[Case]:
-    """The smaller cases, each once: one span of several and the remainder, few heads; none of packed sequences."""
+    """Each once: one span of several and the remainder, few heads; none of packed sequences."""
     cuts = product(spans, counts) if not case.cu_seqlens_q else ()
     found = dict.fromkeys(_cut(case, span, *count) for span, count in cuts)
     return [each for each in found if each != case]
@@ -58,14 +56,14 @@ def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
 
 
 def quicker(case: Case) -> list[Case]:
-    """Cases that may fail as one did, the quickest first; at last itself."""
+    """The quickest first; at last itself."""
     is_given = case.inputs or case.seqlens or case.cu_seqlens_q
     counts = ((1, 1), (2, 2), (case.batch, case.kv_heads))
     return [*([] if is_given else cut_cases(case, (_SPAN, _NONE), counts)), case]
 
 
 def fresh(case: Case) -> list[Case]:
-    """Other values, in lengths that end inside a tile, twice it, and its own; none of files."""
+    """In lengths that end inside a tile, twice it, and its own; none of files."""
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
@@ -81,9 +79,9 @@ def others(
     *,
     is_again: bool,
 ) -> Iterator[Trial]:
-    """The cases that every edit is to be right in, as far as the target takes them.
+    """What every edit is to be right in, as far as the target takes it.
 
-    Args: lengths: the short and the long one; laid: the check's layouts; is_again: whether all were tried before.
+    Args: laid: the check's layouts; is_again: whether all were tried before.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
@@ -157,7 +155,7 @@ def _of_lengths(
 
 
 def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
-    """Cases for what none of the others reached; `taken`: titles of those the target takes."""
+    """For what none of the others reached; `taken`: titles of those the target takes."""
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
     for dim in _DIMS:

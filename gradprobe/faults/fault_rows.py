@@ -190,7 +190,7 @@ each of meant other = dQ k q, dQ k v, dQ k do, dK q k, dK q do, dK q v, dV do q,
 operand/{of} | {of} is made with {other} in place of {meant}
   {of} = product('{of}', other={other})
 if True
-fix transpose {matrix} or not, as due
+fix transpose {matrix} where it is to be
 each of matrix other own summed = dQ dS k row key, dK dS q key row, dV P do key row
 transposed/{of} | {of} multiplies {other} by a transpose, in tiles of {size}
   {of} = by_tiles('{of}', {other}, {size}, 'hrsji,hsjd->hrid')

@@ -1,4 +1,4 @@
-"""Judge: an edit is run in forks, on other cases until all that it may change was reached."""
+"""An edit is run on other cases until all that it may change was reached."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EditResult:
         return {name for name, count in self.wrong.items() if count}
 
     def is_better_than(self, other: EditResult) -> bool:
-        """Whether a result, or most of its elements, has come right and nothing wrong."""
+        """A result, or most of its elements, has come right and nothing wrong."""
         here, there, is_less = Counter(self.wrong), Counter(other.wrong), self.harm < other.harm
         if other.names:
             is_less = here <= there and 2 * here.total() <= there.total()
@@ -68,7 +68,7 @@ class EditedTarget:
     modules: Sequence[str]  # what `holding` says of the file
 
     def run(self, trial: Trial) -> EditResult:
-        """What comes of a trial in this process, which takes the copy for the file from now on."""
+        """In this process, which takes the copy for the file from now on."""
         try:
             experiment = self.begun(trial)
             with reached_goals(str(self.copy), trial.traced) as reached:
@@ -84,7 +84,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial, its target imported anew; Refusal where nothing can be laid apart."""
+        """Its target imported anew; Refusal where nothing can be laid apart."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -122,7 +122,7 @@ Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 
 @dataclass
 class JudgedEdit:
-    """An edit with which the check matches, and what came of it in other cases, as in TriedEdit."""
+    """What came of an edit in other cases, as in TriedEdit."""
 
     candidate: Candidate
     titles: Sequence[str] = ()
@@ -144,7 +144,7 @@ class JudgedEdit:
 
 
 class Judge:
-    """Puts edits to other cases. The file as it is shows which of them the target takes."""
+    """The file as it is shows which cases the target takes."""
 
     def __init__(
         self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]
@@ -156,7 +156,7 @@ class Judge:
         self._never: set[Goal] = set()  # that no case came to: none is drawn for these again
 
     def judged(self, candidate: Candidate, titles: Sequence[str] = ()) -> JudgedEdit | None:
-        """What came of an edit; None where it breaks what is right, or runs, without it."""
+        """None where an edit breaks what is right, or runs, without it."""
         case, target = self._case, self._target
         judged = JudgedEdit(candidate, titles, reaches=tuple(edited_functions(candidate)))
         for lengths in (TAILS, WHOLE, (case.seqlen_q, 2 * case.seqlen_q)):
@@ -214,7 +214,7 @@ class Judge:
         return True
 
     def is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
-        """Whether what is right in the check is as wrong in a case with an edit as without: it is not taken."""
+        """Whether what is right in the check is as wrong in a case with an edit as without."""
         before = self._unedited(candidate, trial) or EditResult()
         # Where nothing is finite nothing says so.
         was, now, names = before.errors, result.errors, before.names - self._spoilt
@@ -227,7 +227,7 @@ class Judge:
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:
-    """The kernels that an edit changes, or whose launch; of other host code what it launches."""
+    """Those that an edit changes, or whose launch; of other host code what it launches."""
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
     lines, shift = set[int](), 0
     for edit in sorted(candidate.edits):

@@ -352,7 +352,7 @@ ROWS: tuple[Row, ...] = (
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
         rules("trans(_a, *_) -> _a; _a.trans() -> _a; _a.T -> _a"),
         rules("1.2: dot(_a, *_) -> tl.trans(_a) in _a; 1.2: dot(_a, _b, *_) -> tl.trans(_b) in _b"), again=2.0),
-    Row("sum-overwritten", "a sum is overwritten, or what should be is added to", "ACC",
+    Row("sum-overwritten", "a sum is overwritten, or the reverse", "ACC",
         rules("_a += _b -> _a = _b", is_sum),
         rules("0.9: _a = _b -> _a += _b", has_value) + rules("2.5: _a += _b -> _a = _b")),
     Row("atomic-stored", "programs overwrite one another's share of a sum, or add twice", "ACC",
