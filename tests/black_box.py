@@ -37,7 +37,6 @@ def answer_of(
 
 
 def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., MeasuredRun]:
-    """Compares with the reference, as a probe does."""
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
     def measure(
@@ -56,7 +55,6 @@ def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recove
 
 
 def inside_of(case: Case, how: Arithmetic | None = None, **options) -> BlackBoxEvidence:
-    """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
     run = lambda assigned, *request: answer(*request)  # noqa: E731

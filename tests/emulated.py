@@ -34,8 +34,6 @@ def _no_fault(name: str, tensor: Tensor) -> Tensor:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a kernel calculates."""
-
     # Operands of float32 by truncation ("cut") or rounding ("nearest"); "" for IEEE.
     tf32: str = ""
     tensor_core: bool = False  # sums of products that are exact and then truncated to float32
@@ -143,7 +141,6 @@ def softmax(
 
 
 def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fault=_no_fault):
-    """Every intermediate of lazy attention."""
     how = how or Arithmetic()
     rows = torch.arange(q.shape[2])
     valid = (rows[:, None] >= rows) & _unpadded(q, k, seqlens)
@@ -298,7 +295,6 @@ def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run
 
 
 def target_of(function: Callable[..., object], family: str = "softmax") -> Target:
-    """A function of this process as a target."""
     takes = {name: name for name in inspect.signature(function).parameters}
     takes = {name: name for name in takes if name not in ("how", "fault")}
     required = frozenset(("q", "k", "v"))

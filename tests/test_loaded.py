@@ -55,7 +55,6 @@ class Counts:
 
 
 def counts_of(words: list[str], tmp_path: Path) -> Counts:
-    """Runs `gradprobe` with these words, and counts."""
     (tmp_path / "sitecustomize.py").write_text(COUNTER)
     noted = tmp_path / "counted"
     # As a user runs it: not with what tests set.

@@ -72,8 +72,6 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Row:
-    """What ran in one environment."""
-
     versions: tuple[str, ...]
     """Of Python, then of the packages, as they were installed."""
     passed: Counter[str]
@@ -81,8 +79,6 @@ class Row:
     failed: Counter[str]
 
     def cells(self) -> list[str]:
-        """The row of the table."""
-
         def cell(name: str) -> str:
             failed, passed = self.failed[name], self.passed[name]
             return f"{failed} of {failed + passed} fail" if failed else str(passed)

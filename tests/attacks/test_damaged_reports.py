@@ -168,13 +168,3 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
     (tmp_path / ".gradprobe").mkdir()
     (tmp_path / ".gradprobe" / "last.json").write_text(text)
     refused(["show"], says=".gradprobe/last.json is damaged: ")
-
-
-@pytest.mark.parametrize("text", [
-    "", "[]", "{}", '{"schema": "gradprobe.baseline/1"}', '{"schema": "gradprobe.baseline/1", "entries": [3]}',
-    '{"schema": [], "entries": []}', "[" * 10_000,
-])  # fmt: skip
-def test_a_baseline_that_is_none(tmp_path, text):
-    (tmp_path / "x.json").write_text(text)
-    words = ["check", "lazy", "--baseline", str(tmp_path / "x.json")]
-    assert "x.json" in refused(words, says="--baseline")

@@ -167,7 +167,6 @@ TABLES = st.dictionaries(
 
 
 def _toml(value):
-    """A value as TOML has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -197,7 +196,6 @@ def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_fac
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The bytes of right files, by ending."""
     folder = tmp_path_factory.mktemp("saved")
     tensors = {name: torch.randn(1, 2, 3, 4) for name in ("q", "k", "v", "do")}
     save(folder / "x.pt", SavedInputs(tensors, {}, {"causal": True}))

@@ -19,7 +19,6 @@ RUNS = (
 
 
 def drawn(draws):
-    """A target and the options of a case that it may refuse in words."""
     pick, whole = draws.choice, draws.randint
     target = pick(TARGETS)
     options = {

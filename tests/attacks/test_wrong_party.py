@@ -7,7 +7,6 @@ from tests.cli.written_targets import write_targets
 from tests.sampling import sampled
 
 TABLE = '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n'
-DEEP = "[" * 100_000
 CONFIGURED = {
     "arrays": (TABLE + "heads = " + "[" * 500 + "]" * 500).encode(),
     "tables": (TABLE + "heads = " + "{a=" * 500 + "1" + "}" * 500).encode(),
@@ -53,9 +52,3 @@ def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
 ])  # fmt: skip
 def test_a_target_that_is_the_empty_word_of_an_unset_variable_is_not_the_default_one(command):
     assert run([*command.split(), ""]).code == 2
-
-
-def test_what_an_earlier_check_left_is_ignored_where_it_cannot_be_read(folder):
-    (folder / ".gradprobe").mkdir()
-    (folder / ".gradprobe" / "last.json").write_text(DEEP)
-    assert run(f"diff dQ soft.py:backward {SMALL}").code == 0

@@ -21,8 +21,6 @@ SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 8"
 
 @dataclass(frozen=True)
 class EndedProgram:
-    """How a run of the command ended."""
-
     code: int
     out: str
     err: str

@@ -19,13 +19,11 @@ DIFF = f"check kernel.py:right {TINY} --baseline {FILE}"
 
 @pytest.fixture(scope="module")
 def saved():
-    """What is kept of kernel.py:right, once it was asked for."""
     return []
 
 
 @pytest.fixture
 def kernel(folder, saved):
-    """A target whose errors are kept: kernel.py:right."""
     shutil.copy(COARSE, folder / "kernel.py")
     if not saved:
         kept = run(DIFF)

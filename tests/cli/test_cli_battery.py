@@ -76,7 +76,6 @@ def few(monkeypatch):
 
 
 def titles(ran, verdict):
-    """The cases with a verdict, as the table names them."""
     return [
         line[12:].split("  ")[0]
         for line in ran.out.splitlines()

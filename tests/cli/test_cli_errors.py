@@ -27,7 +27,6 @@ WRONG_COMMANDS = [
 
 
 def assert_message(ran, *pieces):
-    """A sentence on stderr that begins with the tool's name, nothing on stdout, no traceback."""
     assert ran.err.startswith("gradprobe: ")
     assert "Traceback" not in ran.err
     assert "gradprobe itself failed" not in ran.err

@@ -11,7 +11,6 @@ from gradprobe.source.lint import LintFinding
 from tests.cli.command import run
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
-from tests.source.lint_written import SOURCE
 
 
 @pytest.fixture
@@ -44,17 +43,6 @@ def test_the_three_lines_of_the_dO_fault_stand_with_the_edit_and_in_json(mine):
     assert document["kernels"] == [
         "lazy_forward_kernel", "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel",
     ]  # fmt: skip
-
-
-def test_kernels_whose_names_tell_nothing_are_partly_read_and_the_verdict_says_so(tmp_path):
-    kernel = SOURCE[: SOURCE.index("def launch")].replace("stride_do", "stride_x")
-    (tmp_path / "alone.py").write_text(kernel)
-    ran = run(f"lint {tmp_path}/alone.py")
-    assert ran.code == 0
-    assert ran.out.startswith(
-        "PARTLY READ  no pointer advances by a stride that is called another tensor's"
-    )
-    assert "whose names tell no tensor: do_ptr of touch_kernel" in ran.out
 
 
 def test_many_findings_take_24_rows_and_the_rest_are_counted():

@@ -78,7 +78,6 @@ PYTHON = sys.executable
 
 @pytest.fixture
 def program(folder):
-    """model.py, train.py and test_model.py in the current folder."""
     (folder / "model.py").write_text(ATTENTION)
     (folder / "train.py").write_text(TRAIN)
     (folder / "test_model.py").write_text(TESTS)

@@ -22,7 +22,6 @@ DOUBLED = (
 
 
 def ends(folder, *words, **environment):
-    """The exit code and the last line of a Python in a process of its own, in another folder."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
         [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False, env=kept | environment

@@ -22,8 +22,6 @@ READY = "to be saved"
 
 
 class Watching:
-    """A watch that runs."""
-
     def __init__(self, words: str = f"own.py:backward {SMALL}", **changes: str) -> None:
         self.process = start(f"watch {words}", stderr=subprocess.STDOUT, **changes)
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -36,7 +34,6 @@ class Watching:
                 self._said.put(line.decode())
 
     def until(self, words: str = READY, seconds: float = 60.0) -> str:
-        """All that it says up to the words."""
         said = ""
         while words not in said:
             try:

@@ -86,13 +86,11 @@ CHANGES = {
 
 
 def softmax_targets() -> str:
-    """One file's text: `attention`, `backward`, and one function for each of CHANGES."""
     return SOFTMAX + "".join(
         WRAPPED.format(name=name, change=change) for name, change in CHANGES.items()
     )
 
 
 def write_targets(folder: Path) -> None:
-    """soft.py and lazily.py in a folder."""
     (folder / "soft.py").write_text(softmax_targets())
     (folder / "lazily.py").write_text(LAZY)

@@ -175,7 +175,6 @@ def zeros(size):
 
 
 def part(size, every, dtype=torch.float32):
-    """Some elements of a larger storage."""
     return lambda: torch.ones(size, dtype=dtype)[every]
 
 

@@ -67,13 +67,11 @@ def is_unordered(one: Access, other: Access, is_fenced: bool) -> bool:
 
 
 def is_race(one: Access, other: Access, is_fenced: bool, is_equal: bool) -> bool:
-    """Whether two accesses race, where all stores are of one value or each thread stores another."""
     is_same = is_equal and one.how == other.how == WRITE
     return is_unordered(one, other, is_fenced) and not is_same
 
 
 def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
-    """A program, and all of its accesses."""
     draw = random.Random(seed)
     steps = draw.randint(3, 12)
     program = torch.zeros(BLOCKS, THREADS, steps, 2, dtype=torch.int32)
@@ -142,8 +140,6 @@ def test_races_are_those_of_the_definition(module, seed, is_fenced, is_equal, in
 
 
 def are_in(race, accesses: list[Access], *how: bool) -> bool:
-    """Whether two accesses that race are where a finding says."""
-
     def those(site):
         return [
             access for access in accesses

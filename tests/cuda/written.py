@@ -21,8 +21,6 @@ def loaded(folder: Path, source: str, **defines: object) -> Module:
 
 @dataclass
 class Watch:
-    """What launches do, and all that is known of what they do wrong."""
-
     of: Launches = field(default_factory=Launches)
     findings: list[CudaFinding] = field(default_factory=list)
 
@@ -56,7 +54,6 @@ def findings(
 def clean(
     module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, seed: int = 0
 ) -> None:
-    """Launches it, and wants nothing found."""
     found = findings(module, kernel, grid, block, shared_bytes, *arguments, seed=seed)
     assert not found, "\n".join(finding.sentence for finding in found)
 

@@ -35,7 +35,6 @@ RIGHT = [
 
 
 def visited(of, layout, options, file=None):
-    """One recorded run of a file's kernels."""
     case = lazy_case if of == "lazy-cuda" else softmax_case
     lengths = {
         x: n for x, n in LENGTHS[of].items() if x != "seqlen" or "seqlen_q" not in options

@@ -121,7 +121,6 @@ def passing(edit, **more):
 
 
 def told_of(*passed):
-    """What is told of the best of some edits that pass."""
     (cause,) = _placed((), SearchResult(list(passed)), 0.0)
     return cause.edit
 

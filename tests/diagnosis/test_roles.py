@@ -60,7 +60,6 @@ def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is
 
 
 def tile_of(roles, head):
-    """Values and lanes of the scores of a head."""
     from gradprobe.frontends.triton.interpreter.dataflow import Lanes
 
     m, n = (each.astype(np.int32) for each in np.mgrid[:36, :36])

@@ -62,7 +62,6 @@ def test_all_that_right_kernels_hold_is_right(of, target, options, layout):
 
 
 def planted(folder, edits, layout="contiguous", **options):
-    """A probe of the flash kernels with a fault in them, in one layout."""
     file = folder / "planted.py"
     file.write_text(edited((KERNELS / "flash.py").read_text(), edits))
     case = softmax_case(**{**SMALL, **options, "layouts": (("all", layout),)})

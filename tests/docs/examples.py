@@ -50,7 +50,6 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The console blocks of a page, from above."""
     tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
     found = []
     for before, token in zip([None, *tokens], tokens):  # noqa: B905

@@ -54,7 +54,6 @@ def _mentioned(page):
 
 
 def _parse(words):
-    """Reads the options of a command line, without running anything."""
     group, context, args = typer.main.get_command(app), None, shlex.split(words)
     while hasattr(group, "resolve_command"):
         context = group.make_context("gradprobe", args, parent=context, allow_extra_args=True)

@@ -28,7 +28,6 @@ def told(fault, folder):
 
 
 def named(report):
-    """The fault that is named as the cause, where one is."""
     first = next(iter(report.diagnoses), None)
     return first.fault if first is not None and first.is_named else ""
 

@@ -105,7 +105,6 @@ def test_what_a_kernel_does_not_take_is_told_with_the_reasons_of_pytorch(kernel,
 
 
 def _own_length(options):
-    """Packed and rectangular cases have the lengths that they name."""
     return (
         {**options, "seqlen": None} if {"cu_seqlens", "seqlen_q"} & options.keys() else options
     )

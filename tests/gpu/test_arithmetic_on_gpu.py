@@ -37,7 +37,6 @@ def target(kernel, dots, change=lambda results: results):
 
 
 def drawn(kernel, draws):
-    """A case of any length, value pattern and layout."""
     heads = draws.choice([2, 4])
     options = {
         "batch": draws.choice([1, 2]), "heads": heads, "seqlen": draws.randint(64, 700),

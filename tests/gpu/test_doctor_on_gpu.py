@@ -21,7 +21,6 @@ DOUBLED = RIGHT.replace("tl.sum(o * do, axis=1)", "2.0 * tl.sum(o * do, axis=1)"
 
 
 def doctor(words, folder, **environment):
-    """The exit code, what stood on the screen, and the JSON."""
     ran = gradprobe(f"doctor {words} --json out.json", folder, COLUMNS="80", **environment)
     return ran.returncode, ran.stdout, json.loads((folder / "out.json").read_text())
 

@@ -15,7 +15,6 @@ ROWS, NARROW = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * str
 
 
 def tried(word, fast=False, chosen=lambda trial: True, **options):
-    """The results of the chosen trials of a target, by title."""
     bench = bench_for(word, **OPTIONS | options)
     trials = trials_for(bench, fast=fast).values()
     return {trial.title: bench.run(trial) for trial in trials if chosen(trial)}

@@ -80,8 +80,6 @@ def test_a_bias_of_two_axes_gets_four_and_a_lazy_one_stays(tmp_path):
 
 
 class Sneaky:
-    """Makes a folder wherever it is unpickled."""
-
     def __reduce__(self):
         return (os.mkdir, ("was-here",))
 

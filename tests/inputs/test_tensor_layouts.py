@@ -58,7 +58,6 @@ def storage_of(tensor):
 
 @st.composite
 def _placed(draw):
-    """Shapes of a case, a dtype, and a layout for all tensors and for some by name."""
     size = st.integers(1, 5)
     batch, kv_heads, group, lq, lk, width, v_width = (draw(size) for _ in range(7))
     if draw(st.booleans()):  # of one shape, so that a buffer may hold them together

@@ -49,7 +49,6 @@ LAZY = [
 
 
 def in_turns(name, options, dtypes):
-    """Each option in one of the dtypes."""
     return [(name, each, dtypes[at % len(dtypes)]) for at, each in enumerate(options)]
 
 

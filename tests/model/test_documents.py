@@ -42,7 +42,6 @@ PLAIN = {
 
 
 def drawn(kind):
-    """Any value of a type that a report holds."""
     of, args = get_origin(kind), get_args(kind)
     if of is Annotated:
         return st.integers(args[1].ge, args[1].le)

@@ -206,8 +206,6 @@ def test_a_wider_dtype_is_right():
 
 
 def every(family, **narrow):
-    """All that a kernel exposes, in the dtypes of kernels, and some narrower."""
-
     def narrowed(results):
         return {name: value.to(narrow.get(name, value.dtype)) for name, value in results.items()}
 

@@ -77,7 +77,6 @@ GROWTH = {
 
 
 def told(report):
-    """What is said of a match."""
     assert report.verdict == "match"
     return [one.sentence for one in report.measured[0][1].coarser]
 

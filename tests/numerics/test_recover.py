@@ -38,7 +38,6 @@ def test_looking_into_a_right_softmax_kernel_accuses_nothing(draws, dropping):
 
 
 def accused_of_nothing(case, how, told):
-    """A right kernel's intermediates."""
     inside = inside_of(case, how)
     findings = inside.measured.comparison.findings
     wrong = {at: one.max_ratio for at, one in findings.items() if one.mismatched}
@@ -120,7 +119,6 @@ def test_delta_is_read_at_a_key_that_the_softcap_has_not_flattened():
 
 
 def counted(case, **options):
-    """The batches of the calls that a recovery makes."""
     batches, answer = [], answer_of()
 
     def counting(several, values, first):

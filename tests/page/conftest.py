@@ -7,7 +7,6 @@ from tests.page.pictures import executable, opened, started, write_pages
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """The file of each page, by its name."""
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 

@@ -21,12 +21,10 @@ COMMANDS = {"check": f"check {CASE}", "strides": f"strides {CASE} --fast"}
 
 
 def saved(name: str) -> Report:
-    """The report of a command of COMMANDS."""
     return load((SAVED / f"{name}.json").read_text())
 
 
 def right() -> Report:
-    """A right kernel's."""
     entries = (entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ"))
     return report_from(document(run("contiguous", *entries)))
 

@@ -23,7 +23,6 @@ NAMES = [
 
 
 def executable() -> str | None:
-    """The first browser on the path."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -61,7 +60,6 @@ def opened(
 
 
 def write_pages(folder: Path) -> dict[str, Path]:
-    """The file of each page, by its name."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for name, page in pages().items():

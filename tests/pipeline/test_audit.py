@@ -40,15 +40,6 @@ def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown_and_no_code_is
     assert not any(name.startswith("__gradprobe") for name in vars(written))
 
 
-@pytest.mark.nightly
-def test_a_mask_left_out_of_the_backward_is_named_though_without_a_mask_one_result_is_right():
-    made = audit("examples/reference.py:manual_attention_backward", seeds=1)
-    assert made.attempt.wrong == ("dQ", "dK", "dV")
-    (first,) = made.diagnoses
-    assert (first.fault, first.where[0].code) == ("mask/causal", "p = s.softmax(-1)")
-    assert "it is always causal: it has no parameter for it" in made.taken
-
-
 def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
     words = r"unmasked_again: the causal mask is left out \(written.py:\d+: P = torch.softmax"
     with pytest.raises(ReferenceFailure, match=words):

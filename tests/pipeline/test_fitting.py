@@ -79,7 +79,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def checked(words):
-    """The exit code, and the report."""
     ran = run(f"check {words} --json -")
     return ran.code, json.loads(ran.out)
 

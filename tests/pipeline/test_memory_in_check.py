@@ -35,7 +35,6 @@ def checked(folder, kernel, find, replace, **options):
 
 
 def said_of(report):
-    """What the screen says of it."""
     terminal = Terminal(200, None, utf8=True, details=True)
     return "\n".join(text.plain for text in rendered(report_of(report), terminal))
 
@@ -54,20 +53,6 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said
-
-
-@pytest.mark.nightly
-@interpreted
-def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_path):
-    report, line = checked(tmp_path, DKDV, STORE_DV, STORED_FAR, heads=1, seqlen=None)
-    cause = report.diagnoses[0]
-    assert (cause.fault, line in [where.line for where in cause.where]) == ("tail/length", True)
-    said = said_of(report)
-    assert (
-        "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128"
-        in said
-    )
-    assert said.count("stores outside") == said.count("lazy_dkdv_kernel stores outside dv") == 1
 
 
 @interpreted

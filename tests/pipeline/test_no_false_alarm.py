@@ -25,7 +25,6 @@ _BATCHES_AND_HEADS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1)]
 
 
 def drawn_options(draws: random.Random, on_kink: bool) -> dict[str, Any]:
-    """The options of a case; on the kink are most of its entries where that is asked for."""
     pick = draws.choice
     (batch, heads), seqlen = pick(_BATCHES_AND_HEADS), draws.randint(1, 70)
     lengths = [0, 1, seqlen, *(draws.randint(0, seqlen) for _ in range(3))]
@@ -46,7 +45,6 @@ def drawn_options(draws: random.Random, on_kink: bool) -> dict[str, Any]:
 
 
 def compared(case: Case) -> Comparison:
-    """One run of the built-in kernel in the case's own layouts, judged."""
     target, values = find_target("lazy"), draw(case)
     inputs = place(values | outputs_of(case, target.outputs, values), case.layouts)
     outcome = run_target(target, case, inputs)

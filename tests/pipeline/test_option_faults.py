@@ -22,7 +22,6 @@ PACKED = {name: value for name, value in OPTIONS.items() if "seqlen" not in name
 
 
 def mismatched(comparison):
-    """In order."""
     return [name for name, found in comparison.findings.items() if found.status == "mismatch"]
 
 

@@ -46,7 +46,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def checked(words):
-    """The exit code, and the report."""
     ran = run(f"check {words} {SMALL} --json -")
     return ran.code, json.loads(ran.out)
 

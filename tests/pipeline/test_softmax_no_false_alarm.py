@@ -17,7 +17,6 @@ from tests.sampling import DRAWS, sampled, tries
 
 
 def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
-    """An arithmetic and the options of a case."""
     pick, whole = draws.choice, draws.randint
     name = pick(list(ARITHMETICS))
     tanh = ["exact", "sigmoid", *(["hardware"] if not name.startswith("float32") else [])]
@@ -39,7 +38,6 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
 
 
 def _lengths(draws: random.Random) -> dict[str, Any]:
-    """Rectangular, padded, or packed with empty sequences."""
     kind = draws.choice(["plain", "plain", "padded", "packed"])
     batch, rows, keys = draws.randint(1, 3), draws.randint(1, 150), draws.randint(1, 150)
     if kind == "plain":
@@ -103,7 +101,6 @@ def one_key(values):
 
 
 def of_minus_infinity(values):
-    """A bias that makes a dead row."""
     bias = values["bias"].clone()
     bias[..., 3] = bias[..., 7, :] = -torch.inf
     return {"bias": bias}

@@ -51,7 +51,6 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
 
 
 def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
-    """All of it."""
     for figure in figures(judged):
         if figure.of:
             yield f"{'✓' if figure.holds else '✗'} {figure.title:<40} {figure.count:>3} of {figure.of:>3}"

@@ -93,8 +93,6 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
 
 @dataclass(frozen=True)
 class Judged:
-    """What one outcome counts for."""
-
     trial: Planted
     outcome: Outcome
 
@@ -130,7 +128,6 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether all that was asked of this trial came out."""
         if self.trial.kind == EQUIVALENT:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if self.trial.kind == UNCOVERED:

@@ -31,7 +31,6 @@ def title(fault):
 
 
 def often(faults, words):
-    """Those of some names."""
     return [fault for fault in faults if fault.name in words.split()]
 
 

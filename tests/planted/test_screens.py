@@ -40,7 +40,6 @@ def is_cut_of(shown, code):
 
 
 def rows_of(lines):
-    """Of a terminal of 80 columns."""
     return sum(-(-max(1, len(line)) // 80) for line in lines)
 
 

@@ -32,7 +32,6 @@ def draw(*shape: int, seed: int) -> Tensor:
 def softmax_inputs(
     m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2
 ) -> Inputs:
-    """q, k, v, do of two batches."""
     q, k = (2, heads, m, d), (2, kv_heads, n, d)
     shapes = {"q": q, "k": k, "v": (*k[:3], dv), "do": (*q[:3], dv)}
     return {name: draw(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}

@@ -22,7 +22,6 @@ def lazy() -> Attention:
 
 
 def full() -> Attention:
-    """Sinks, dropout, alibi and a mask together."""
     mask, keep = (draw(2, 4, 7, 7, seed=seed) > -0.6 for seed in (5, 6))
     per_head = {"sinks": draw(4, seed=7), "alibi": draw(4, seed=8).abs()}
     return softmax(mask=mask, keep=keep, dropout=0.25, **per_head)

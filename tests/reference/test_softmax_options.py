@@ -29,7 +29,6 @@ def bits(*shape: int, seed: int, share: float = 0.7) -> Tensor:
 
 
 def features(heads: int) -> dict[str, Inputs]:
-    """Each feature's options for two batches."""
     return {
         "alibi": {"alibi": draw(heads, seed=20).abs()},
         "mask": {},
@@ -51,7 +50,6 @@ ENDS = {
 
 
 def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
-    """Inputs of one batch, and their cu_seqlens."""
     ends_q, ends_k = ENDS[ends]
     inputs = {
         name: t[:1] for name, t in softmax_inputs(ends_q[-1], ends_k[-1], **shapes).items()
@@ -63,7 +61,6 @@ def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
 
 
 def drawn(seed: int) -> tuple[Inputs, Inputs]:
-    """Any features together."""
     draws = random.Random(seed)
     m, n, heads = draws.randint(1, 12), draws.randint(1, 12), draws.choice((1, 2, 4))
     ends = draws.choice((None, None, *ENDS))

@@ -53,7 +53,6 @@ def run_of(*documents, code=1):
 
 
 def told(found):
-    """Rule, level and the first word of each result."""
     results = found["results"]
     words = (one["message"]["text"].partition(": ")[2].split()[0] for one in results)
     return [

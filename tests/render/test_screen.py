@@ -20,7 +20,6 @@ LONG = "/home/somebody/projects/attention/with/a/deep/tree/of/folders/and/more/o
 
 
 def rows(lines, width=80):
-    """As a terminal shows them."""
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 

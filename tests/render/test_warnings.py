@@ -46,7 +46,6 @@ def surveyed(severity="warning"):
 
 
 def untaken():
-    """A check of the battery that is a warning."""
     return failed(title="battery 15: Dv > D", severity="warning", warnings=[UNTAKEN])
 
 

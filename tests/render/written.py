@@ -37,7 +37,6 @@ def form(flag: str, *documents: dict[str, Any] | Report, code: int | None = 1) -
 def head(
     number: int, batch: int | None = 0, status: str = "match", **changes: Any
 ) -> dict[str, Any]:
-    """One head, as a check wrote it."""
     wrong = {"mismatched": 9, "max_budget_ratio": 51.0, "rows": [[0, 4], [7, 10]]}
     right = {"mismatched": 0, "max_budget_ratio": 0.25, "rows": []}
     own = right if status == "match" else wrong
@@ -126,7 +125,6 @@ def failed(
 
 
 def with_memory(*kinds: str) -> dict[str, Any]:
-    """A document whose layouts match, in which accesses were wrong."""
     findings = [
         {
             "kind": kind, "tensor": "do", "kernel": "lazy_dkdv_kernel", "file": "/repository/kernels/lazy.py",
@@ -139,7 +137,6 @@ def with_memory(*kinds: str) -> dict[str, Any]:
 
 
 def many_heads(heads: int = 128, batches: int = 2) -> dict[str, Any]:
-    """Every head of every intermediate wrong, in three layouts."""
     entries = []
     for name in ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"):
         status = "mismatch" if name == "dP" else "inherited"

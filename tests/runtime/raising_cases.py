@@ -13,7 +13,6 @@ TOLD = {
 
 
 def assert_told(target: str, said: str) -> None:
-    """Holds what was said of a target to what is to be told."""
     function, code, caller, called = TOLD[target]
     message, *lines = (line.strip() for line in said.strip().splitlines())
     number, text = _line(f"def {function}(", code)
@@ -27,7 +26,6 @@ def assert_told(target: str, said: str) -> None:
 
 
 def _line(function: str, code: str) -> tuple[int, str]:
-    """The number and text of the first line of a function that begins with the code."""
     lines = KERNELS.read_text(encoding="utf-8").splitlines()
     begin = next(index for index, line in enumerate(lines) if line.startswith(function))
     number = next(

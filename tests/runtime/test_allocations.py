@@ -10,8 +10,6 @@ from gradprobe.runtime.target_memory import Allocations, AllocationSpread, Input
 
 
 class Noting:
-    """A register that notes what it is told."""
-
     def __init__(self):
         self.told = []
 

@@ -43,7 +43,6 @@ _SENT_ON = (_SENDING, f"        k, v = here\n{_SENDING}")
 
 
 def planted(folder: Path, fault: str) -> Path:
-    """A copy of the example with a fault."""
     return edited(folder, FAULTS[fault], *([_SENT_ON] if fault == "stale" else []))
 
 
@@ -100,7 +99,6 @@ class ThreadedWorld:
 
 
 def in_threads(monkeypatch: Any) -> None:
-    """Has ranks be threads from here on."""
     made: dict[str, ThreadedWorld] = {}
 
     def world_of(setup: RankSetup, ranks: int) -> ThreadedWorld:
@@ -110,7 +108,6 @@ def in_threads(monkeypatch: Any) -> None:
 
 
 def failure_of(word: str, **options: Any) -> Failure:
-    """Why a check came to no end."""
     try:
         checked(word, **options)
     except Failure as failure:

@@ -83,15 +83,6 @@ def test_ranks_that_return_matrices_of_all_keys_are_told_to_leave_them_out(bad):
     assert failure.way_out == "leave out P and dS"
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
-def test_a_right_ring_is_right(function, dtype):
-    shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
-    options = {"causal": True, "dtype": dtype, "shards": shards, "kv_heads": 1, "runs": None}
-    assert checked(f"{EXAMPLE}:{function}", **options).verdict == "match"
-
-
 def test_under_torchrun_it_says_how_ranks_are_started():
     ran = run(f"check {EXAMPLE}:ring", TORCHELASTIC_RUN_ID="none")
     assert (ran.code, ran.out) == (2, "")

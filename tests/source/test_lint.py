@@ -8,7 +8,6 @@ from tests.source.lint_written import SOURCE, reading
 
 
 def marked(finding):
-    """What the caret stands under."""
     return finding.where.code[finding.where.column : finding.where.column + finding.where.length]
 
 

@@ -43,7 +43,6 @@ def ds_twice(q, k, v, do, *, scale):
 
 
 def dk_in_16_bits(q, k, v, do, *, scale):
-    """dK is added up in its own dtype, 16 rows at a time."""
     results = right(q, k, v, do, scale=scale)
     dk, wide_q = torch.zeros_like(k), q.float()
     p = torch.softmax(wide_q @ k.float().mT * scale, -1)

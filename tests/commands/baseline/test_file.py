@@ -44,7 +44,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", ["null", "[" * 100_000, "\udcff", *CHANGES])
+@pytest.mark.parametrize("change", ["", "{}", "[]", "null", "[" * 100_000, "\udcff", *CHANGES])
 def test_a_file_that_holds_no_baseline_is_refused_by_name_with_a_way_out(change, tmp_path):
     file = tmp_path / "b.json"
     save(str(file), (entry(),))

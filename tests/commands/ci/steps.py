@@ -18,8 +18,6 @@ _INPUT = re.compile(r"\$\{\{ inputs\.([a-z-]+) \}\}")
 
 @dataclass(frozen=True)
 class Step:
-    """A step with a script."""
-
     name: str
     script: str
     shell: str | None
@@ -31,7 +29,6 @@ def load(file: Path) -> Any:
 
 
 def steps_of_workflow(file: Path) -> dict[str, Step]:
-    """The scripts of the one job, by their names."""
     (job,) = load(file)["jobs"].values()
     return {
         step["name"]: Step(step["name"], step["run"], step.get("shell"), job["env"] | step.get("env", {}))
@@ -40,7 +37,6 @@ def steps_of_workflow(file: Path) -> dict[str, Step]:
 
 
 def steps_of_action(file: Path, **inputs: str) -> dict[str, Step]:
-    """The scripts of a composite action that is given inputs."""
     action = load(file)
     given = {name: row.get("default", "") for name, row in action["inputs"].items()}
     given |= {name.replace("_", "-"): value for name, value in inputs.items()}

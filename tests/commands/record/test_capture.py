@@ -33,7 +33,6 @@ def inputs(batch=2, heads=3, rows=5, dim=4):
 
 @pytest.fixture
 def watching(tmp_path):
-    """Watches a function; its sets go to a folder of the test's own."""
     return lambda function, folder=tmp_path / "kept", keep=16: WatchedFunction(
         function, "own:function", CapturePlan(folder, keep, "bhld"), WatchedCalls()
     )

@@ -25,7 +25,6 @@ FACTS = {
 
 
 def worded(family, **words):
-    """The case of these words, with all of them."""
     return FACTS[family].in_full(words)
 
 

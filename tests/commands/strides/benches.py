@@ -7,8 +7,6 @@ from gradprobe.inputs.history import CheckRequest
 
 
 class Bench:
-    """Trials in this process, one after another."""
-
     def __init__(self, word, **options):
         words = {**options, "recover": False, "layout": ["all=contiguous"]}
         first = PlannedTry("", CheckRequest(word, None, None, words), fixed=frozenset(options))

@@ -54,7 +54,6 @@ def tried(case, every=1, **sizes):
 
 
 def assert_right(found):
-    """All match, and no kernel strays."""
     wrong = {title: one.error for title, one in found.items() if one.verdict != "match"}
     assert wrong == {}
     assert [stray for result in found.values() for stray in result.memory] == []

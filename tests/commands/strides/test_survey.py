@@ -12,7 +12,6 @@ OPTIONS = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 
 def surveyed(word, timeout=None, fast=True, **options):
-    """The reports of a survey, one after each layout, and the last of all."""
     request = CheckRequest(word, None, None, OPTIONS | options)
     how = {"given": frozenset(request.options), "setting": Setting(timeout=timeout)}
     return list(survey(request, "again", fast=fast, **how))

@@ -32,7 +32,6 @@ FAULTS = {
 
 
 def write(folder, name):
-    """The word of a target with the fault of that name, or "right"."""
     path = folder / f"{name}.py"
     text = RIGHT.replace("    return", f"    {FAULTS.get(name, 'pass')}\n    return")
     path.write_text(HEAD + text)

@@ -13,7 +13,6 @@ SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 
 def planned(target, title=None, **options):
-    """A check of a small case."""
     request = CheckRequest(target, None, None, {**SMALL, **options})
     return PlannedCheck(target if title is None else title, request)
 

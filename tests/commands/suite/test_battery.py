@@ -11,14 +11,12 @@ from tests.commands.suite.plans import ended
 
 
 def whole_rows(space):
-    """Every row that the constraints allow."""
     return [
         row for row in itertools.product(*space.levels) if not held_by([row]) & space.excluded
     ]
 
 
 def held_by(rows):
-    """Every pair that a row holds."""
     return {frozenset(pair) for row in rows for pair in itertools.combinations(row, 2)}
 
 

@@ -77,7 +77,6 @@ def verdicts(folder):
 
 
 def kill_what_holds(mark, within):
-    """Kills Ray's worker that holds the check which wrote the file."""
     deadline = time.monotonic() + within
     while not mark.exists() or not mark.read_text():
         assert time.monotonic() < deadline

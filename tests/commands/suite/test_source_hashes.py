@@ -23,6 +23,7 @@ def attention(q, k, v, do):
     return {"dQ": ds @ k * q.shape[-1] ** -0.5, "dV": p.mT @ do}
 """
 TARGET = """
+import random
 from .helper import attention
 
 def backward(q, k, v, do):
@@ -38,6 +39,7 @@ def project(tmp_path, monkeypatch):
     Path("mine").mkdir()
     Path("mine/__init__.py").touch()
     Path("mine/helper.py").write_text(HELPER)
+    Path("mine/random.py").write_text("raise ImportError('this is not the one meant')\n")
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "2.0"))
 
 
@@ -52,7 +54,6 @@ def test_what_a_dead_process_came_to_is_made_again():
 
 
 def kept(words):
-    """The report of a check of mine/kernels.py with these words."""
     how = "--fix-budget 0 --no-recover --json report.json"
     assert run(f"check mine/kernels.py:backward {words} {how}").code == 1
     return report_from(json.loads(Path("report.json").read_text()))

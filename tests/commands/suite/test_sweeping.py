@@ -50,7 +50,6 @@ class Bench:
 
 
 def run(asked, journal, bench, told=lambda words, share: None):
-    """The titles and numbers of what came out, in order."""
     runner, found = Runner(sweep_plan(asked), Setting(), journal), []
     runner._check_each = bench
     try:

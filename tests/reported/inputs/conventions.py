@@ -4,7 +4,6 @@ import math
 
 
 def _backward(q, k, v, do, of_delta=1, of_ds=1):
-    """What is held, and the gradients."""
     scale = q.shape[-1] ** -0.5
     s = q @ k.mT * scale
     lse = s.logsumexp(-1)

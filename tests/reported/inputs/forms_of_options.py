@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 
 def gradients(p, q, k, v, do):
-    """dQ, dK and dV of softmax attention, from its probabilities."""
     scale = 1 / math.sqrt(q.shape[-1])
     dp = do @ v.mT
     ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))

@@ -32,7 +32,6 @@ def every_third_key(q, k, v, do, scale):
 
 
 def noisy_p(q, k, v, do, scale):
-    """P is off by up to a thousandth, in no order."""
     p, dp = _parts(q, k, v, do, scale)
     p = p * (1 + 1e-3 * torch.sin(1e4 * p))
     return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
@@ -57,7 +56,6 @@ def twice(q, k, v, do, scale):
 
 
 def mask_forgotten(q, k, v, do, scale, mask):
-    """dQ forgets the mask."""
     s = q @ k.mT * scale
     seen = s.masked_fill(~mask, -torch.inf)
     lse = seen.logsumexp(-1, keepdim=True)

@@ -8,7 +8,6 @@ from tests.probe import probe
 
 
 def probed(word: str, reference: str | None = None, **options: object) -> ProbeResult:
-    """The report of a target, under options as words of the command line."""
     target = find_target(word)
     given = {**parse(options), "device": "cpu"}
     case = resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs)
@@ -16,7 +15,6 @@ def probed(word: str, reference: str | None = None, **options: object) -> ProbeR
 
 
 def ratios(report: ProbeResult) -> dict[str, float]:
-    """The worst ratio of each intermediate over all layouts."""
     worst: dict[str, float] = {}
     for _, measured in report.measured:
         for name, finding in measured.comparison.findings.items():

@@ -60,7 +60,6 @@ def test_a_kernel_that_refuses_a_layout_is_skipped_there_with_its_reason():
 
 
 def called_with(monkeypatch, **options):
-    """The arguments with which scaled_dot_product_attention is called."""
     seen = {}
     original = adapter.scaled_dot_product_attention
 

@@ -25,13 +25,11 @@ def ramp(*shape):
 
 
 def inside(size, guard=32, fill=7.0):
-    """A tensor between guards of one storage, and the storage."""
     storage = torch.full((guard + size + guard,), fill)
     return storage[guard : guard + size], storage
 
 
 def copying(x, out, size=16, *, read=0, write=0, grid=(1,), block=16):
-    """A launch that copies x[read : read + size] to out[write : write + size]."""
     return lambda: kernels.copy[grid](x, out, read, write, size, SIZE=block)
 
 

@@ -18,7 +18,6 @@ from gradprobe.targets.find import find_target
 def findings(
     launch: Callable[[], Any], unwritten: UnwrittenElements | None = None, **tensors: Tensor
 ) -> tuple[MemoryFinding, ...]:
-    """What is found of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:
         launch()
     assert not memory.failures
@@ -33,7 +32,6 @@ def finding(
 
 
 def says(one: MemoryFinding, *words: str) -> bool:
-    """Whether all these words are in its sentence."""
     return all(word in one.sentence for word in words)
 
 
@@ -43,7 +41,6 @@ def run_watched(
     assigned: tuple[tuple[str, str], ...] = (),
     unwritten: UnwrittenElements | None = None,
 ) -> tuple[Memory, Outcome]:
-    """A target under one layout, as a check runs it."""
     inputs = place(draw(case), assigned)
     with watched_memory(inputs.tensors, unwritten) as memory:
         outcome = run_target(find_target(target), case, inputs)
