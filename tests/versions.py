@@ -106,14 +106,9 @@ def row(name: str) -> Row:
         tests = [test for tests in SUITE.values() for test in tests]
         words = [there, "-m", "pytest", *QUIETLY, f"--junit-xml={results}", *tests]
         path = f"{there.parent}{os.pathsep}{os.environ['PATH']}"
-        changed = {"PATH": path, "OMP_NUM_THREADS": "1"}
+        changed = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
         ran = subprocess.run(
-            words,
-            cwd=ROOT,
-            env=os.environ | changed,
-            capture_output=True,
-            text=True,
-            check=False,
+            words, cwd=ROOT, env=changed, capture_output=True, text=True, check=False
         )
         found = Row(tuple(versions), *counted(results))
     wrong = ran.stdout if ran.returncode else ""
@@ -125,10 +120,8 @@ def counted(results: Path) -> tuple[Counter[str], Counter[str]]:
     """How many tests of each feature passed and failed; those that were skipped are neither."""
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     for case in ElementTree.parse(results).iter("testcase"):
-        ends, feature = (
-            {child.tag for child in case},
-            FEATURES.get(case.get("classname", ""), "check"),
-        )
+        ends = {child.tag for child in case}
+        feature = FEATURES.get(case.get("classname", ""), "check")
         if "skipped" not in ends:
             counts[bool(ends & {"failure", "error"})][feature] += 1
     return counts

@@ -7,6 +7,7 @@ import torch
 
 from tests.cli.command import run
 from tests.cli.test_cli_errors import assert_message
+from tests.cli.test_cli_run import ATTENTION
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -20,34 +21,12 @@ def tensors(batch=2, heads=3, rows=20, dim=8, **more):
     } | more
 
 
-# Of a forward: the gradient of the output arrives transposed in real programs, and the backward reads it as if not.
-OWN = """
-import torch
-
-class Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, scale):
-        p = (scale * q @ k.mT).softmax(-1)
-        ctx.save_for_backward(q, k, v, p)
-        ctx.scale = scale
-        return p @ v
-
-    @staticmethod
-    def backward(ctx, do):
-        q, k, v, p = ctx.saved_tensors
-        do = do.as_strided(do.shape, q.contiguous().stride(), do.storage_offset())
-        dp = do @ v.mT
-        ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-        return ctx.scale * ds @ k, ctx.scale * ds.mT @ q, p.mT @ do, None
-
-def do_assumed_contiguous(q, k, v, scale):
-    return Attend.apply(q, k, v, scale)
-
+OWN = f"""{ATTENTION}
 def takes_saved_lse(q, k, v, do, *, scale, o, lse):
     p = (scale * q @ k.mT - lse[..., None]).exp()
     dp = do @ v.mT
     ds = p * (dp - (do * o).sum(-1, keepdim=True))
-    return {"P": p, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
+    return {{"P": p, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}}
 """
 
 
@@ -73,15 +52,15 @@ def test_a_right_target_matches_on_20_rows_as_saved_contiguous_and_distinct(real
 
 
 def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(real):
-    ran = run("check own.py:do_assumed_contiguous --inputs real.pt --no-recover")
+    ran = run("check own.py:do_contiguous --inputs real.pt --no-recover")
     assert ran.code == 1
-    assert "(own.py:do_assumed_contiguous, as-saved)" in ran.out
+    assert "(own.py:do_contiguous, as-saved)" in ran.out
     assert "Right when contiguous" in ran.out
     assert "the values are those of real.pt" in ran.out
     again = ran.out.partition("again: gradprobe ")[2].splitlines()[0]
-    assert again.startswith("check own.py:do_assumed_contiguous --inputs real.pt")
+    assert again.startswith("check own.py:do_contiguous --inputs real.pt")
     assert run(again).first_mismatches == ran.first_mismatches
-    ran = run("check own.py:do_assumed_contiguous --inputs real.pt --layout do=contiguous")
+    ran = run("check own.py:do_contiguous --inputs real.pt --layout do=contiguous")
     assert ran.code == 0
 
 

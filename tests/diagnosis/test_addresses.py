@@ -80,10 +80,8 @@ OPTIONS = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
 @sampled("which", PLANTED, push=["flash-cuda"])
 def test_each_of_several_wrong_lines_is_told_by_its_tensor(which, tmp_path):
     of, planted = which.split()[0], PLANTED[which]
-    changed, file = (
-        Planted("planted", of, tuple(edit for *_, edit in planted)),
-        tmp_path / "planted.cu",
-    )
+    changed = Planted("planted", of, tuple(edit for *_, edit in planted))
+    file = tmp_path / "planted.cu"
     file.write_text(changed.plant())
     found = []
     for one in misread(visited(of, "distinct", OPTIONS[of], file), RESULTS):

@@ -54,11 +54,8 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for before, token in zip([None, *tokens], tokens):  # noqa: B905
         if token.type == "fence" and token.info == "console":
-            mark = (
-                re.match(r"<!-- (nightly|gpu)\b", before.content)
-                if before and before.type == "html_block"
-                else None
-            )
+            comment = before.content if before and before.type == "html_block" else ""
+            mark = re.match(r"<!-- (nightly|gpu)\b", comment)
             lines = (token.map[0] + 1, token.map[1] - 1)
             found.append(Block(page, lines, mark[1] if mark else "", _commands(token.content)))
     return found
@@ -80,26 +77,15 @@ def outputs(block: Block, folder: Path) -> list[str]:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in _LINKED:
         (folder / name).symlink_to(ROOT / name)
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("GRADPROBE", "GITHUB", "PYTEST"))
-    }
-    env |= {
-        "COLUMNS": COLUMNS,
-        "NO_COLOR": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHONIOENCODING": "utf-8",
-    }
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    how: dict[str, Any] = {
-        "cwd": folder,
-        "env": env,
-        "stdout": subprocess.PIPE,
-        "encoding": "utf-8",
-    }
+    own = ("GRADPROBE", "GITHUB", "PYTEST")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    env |= {"COLUMNS": COLUMNS, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    env |= {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+    how: dict[str, Any] = {"cwd": folder, "env": env, "stdout": subprocess.PIPE}
     started = [_started(command.words, env["PATH"]) for command in block.commands]
-    return [subprocess.run(words, check=False, **how).stdout for words in started]
+    return [
+        subprocess.run(words, check=False, encoding="utf-8", **how).stdout for words in started
+    ]
 
 
 def _started(words: str, path: str) -> list[str]:

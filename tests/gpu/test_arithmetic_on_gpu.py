@@ -104,10 +104,8 @@ def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
 )
 def test_torch_is_read_from_its_settings_and_from_its_own_nodes(name, is_allowed, way):
     settings = torch.backends.cuda.matmul
-    was, settings.allow_tf32 = (
-        settings.allow_tf32,
-        is_allowed,
-    )  # monkeypatch cannot undo it: it takes no delattr
+    was = settings.allow_tf32
+    settings.allow_tf32 = is_allowed  # monkeypatch cannot undo it: it takes no delattr
     try:
         report = probe(softmax_case(seqlen=300, head_dim=64), find_target(name), why=False)
     finally:

@@ -9,14 +9,9 @@ from tests.gpu.commands import shown
 from tests.planted.lazy_faults import HISTORICAL
 from tests.probe import probe
 
-ARITHMETIC = [
-    ("float32", "ieee"),
-    ("float32", "tf32"),
-    ("float16", "ieee"),
-    ("bfloat16", "ieee"),
-]
+IEEE = [(dtype, "ieee") for dtype in ("float32", "float16", "bfloat16")]
 pytestmark = pytest.mark.gpu
-in_every_arithmetic = pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
+in_every_arithmetic = pytest.mark.parametrize(("dtype", "dots"), [*IEEE, ("float32", "tf32")])
 # (batch, heads, length): a partial tile each, and one that fills its tiles.
 SIZES = [(2, 3, 72), (2, 4, 333), (1, 4, 1024), (1, 2, 2047), (1, 2, 4096)]
 SMALL = {"seqlen": 200, "head_dim": 64}
@@ -87,16 +82,11 @@ def test_a_black_box_of_it_is_seen_through_and_matches(dtype, dots):
     assert {"P", "dP", "delta", "dS"} <= set(report.measured[0][1].comparison.findings)
 
 
-def probed_planted(fault, folder, **options):
-    case = lazy_case(**fault.options, **options)
-    return fault.probe_case(folder, case, why=False)
-
-
 @in_every_arithmetic
 @pytest.mark.parametrize("seqlen", [72, 1024])
 def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dots, seqlen):
-    case = {"dtype": dtype, "dots": dots, "seqlen": seqlen, "head_dim": 64}
-    report = probed_planted(HISTORICAL, tmp_path, **case)
+    case = lazy_case(**HISTORICAL.options, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64)
+    report = HISTORICAL.probe_case(tmp_path, case, why=False)
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "mismatch"]
     first = report.failing[1].first
     assert (first.intermediate, first.head) == ("dP", 1)

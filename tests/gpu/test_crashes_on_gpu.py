@@ -89,11 +89,8 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone(tmp_path):
     for run in crashed.values():
         assert ILLEGAL in run.error
         (stray,) = run.memory
-        assert (stray.kind, stray.tensor, stray.kernel) == (
-            "outside",
-            "do",
-            "narrow_copy_kernel",
-        )
+        told = stray.kind, stray.tensor, stray.kernel
+        assert told == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
     right = [run for run in report.runs if run.verdict in ("match", "skipped")]
     assert len(right) == len(report.runs) - len({*crashed, *wrong})
@@ -106,10 +103,7 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone(tmp_pat
     assert set(crashed) == {"offset"}
     assert MISALIGNED in crashed["offset"].error
     (stray,) = crashed["offset"].memory
-    assert (stray.kind, stray.tensor, stray.kernel) == (
-        "misaligned",
-        "do",
-        "copy_by_pairs_kernel",
-    )
+    told = stray.kind, stray.tensor, stray.kernel
+    assert told == ("misaligned", "do", "copy_by_pairs_kernel")
     assert stray.code.startswith("x = tl.load(from_row[:, None]")
     assert {run.verdict for run in report.runs} == {"match", "error", "skipped"}

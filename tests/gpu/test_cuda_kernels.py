@@ -42,15 +42,9 @@ def assert_matches(case, name, record_property):
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_matches_at_real_sizes(name, dtype, size, head_dim, record_property):
-    batch, heads, seqlen = size
-    sizes = {
-        "batch": batch,
-        "heads": heads,
-        "seqlen": seqlen,
-        "head_dim": head_dim,
-        "dtype": dtype,
-    }
-    of_flash, of_lazy = {"causal": True}, {"bias_window": seqlen // 3}
+    sizes = dict(zip(("batch", "heads", "seqlen"), size, strict=True))
+    sizes |= {"head_dim": head_dim, "dtype": dtype}
+    of_flash, of_lazy = {"causal": True}, {"bias_window": size[2] // 3}
     is_flash = name == "flash-cuda"
     case = softmax_case(**sizes, **of_flash) if is_flash else lazy_case(**sizes, **of_lazy)
     assert_matches(case, name, record_property)

@@ -96,23 +96,17 @@ def test_a_launch_goes_to_torchs_current_stream(source):
 
 def test_an_error_has_the_files_own_line(source):
     source.write_text(SOURCE.replace("out[i] = tensors + a", "out[i] = nothing_known + a"))
-    words, kernels = (
-        r"my\.cu does not compile for the GPU: my\.cu:13: .*nothing_known",
-        load(source, defines=ONCE),
-    )
+    words = r"my\.cu does not compile for the GPU: my\.cu:13: .*nothing_known"
+    kernel, out = load(source, defines=ONCE).all_types, torch.empty(1, device="cuda")
     with pytest.raises(TargetFailure, match=words):
-        kernels.all_types(
-            1, 32, 0, torch.empty(1, device="cuda"), None, None, 0, 0.0, 0.0, 0, False, 0, 0
-        )
+        kernel(1, 32, 0, out, None, None, 0, 0.0, 0.0, 0, False, 0, 0)
 
 
 def test_too_much_shared_memory_is_said(source):
-    words, out = (
-        "1,000,000 bytes of shared memory a block, more than this GPU has",
-        torch.ones(32, device="cuda"),
-    )
+    words = "1,000,000 bytes of shared memory a block, more than this GPU has"
+    kernel, out = load(source, defines=ONCE)["times<1, float>"], torch.ones(32, device="cuda")
     with pytest.raises(TargetFailure, match=words):
-        load(source, defines=ONCE)["times<1, float>"](1, 32, 1_000_000, out)
+        kernel(1, 32, 1_000_000, out)
 
 
 def test_host_code_launches_on_a_gpu(tmp_path):

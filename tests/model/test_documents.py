@@ -86,12 +86,9 @@ def test_a_report_comes_back_from_json_as_it_was_with_one_that_is_set_beside_it(
 
 
 def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
-    numbers = {
-        "actual": Number(math.nan),
-        "expected": Number(-math.inf),
-        "ratio": Number(math.inf),
-    }
-    row = CloseUpRow(row=0, mismatched=1, col=0, **numbers)
+    numbers = {"actual": math.nan, "expected": -math.inf, "ratio": math.inf}
+    worst = {name: Number(value) for name, value in numbers.items()}
+    row = CloseUpRow(row=0, mismatched=1, col=0, **worst)
     place = Element(
         intermediate="dK", batch=0, head=1, row=3, col=2, tile=(None, 0), actual=Number(math.nan),
         expected=Number(0.5), budget=Number(1e-5),
@@ -104,11 +101,7 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
     text = text_of(document_of(report))
     strict = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     (found,) = strict["close_up"]["rows"]
-    assert (found["actual"], found["expected"], found["ratio"]) == (
-        "NaN",
-        "-Infinity",
-        "Infinity",
-    )
+    assert [found[name] for name in numbers] == ["NaN", "-Infinity", "Infinity"]
     assert load(text) == report
     assert math.isnan(load(text).close_up.rows[0].actual)
 

@@ -31,12 +31,8 @@ def coarse(q, k, v, do, *, scale=None, tile=32, backwards=False, causal=False, f
         shares = [matrix[:, :, m : m + tile].mT @ b[:, :, m : m + tile].float() for m in parts]
         return kept(torch.stack(shares, 2), tile, backwards=backwards, dtype=q.dtype)
 
-    found = {
-        "O": exact["O"],
-        "dQ": exact["dQ"],
-        "dK": (summed(ds, q) * scale),
-        "dV": summed(p, do),
-    }
+    found = {name: exact[name] for name in ("O", "dQ")}
+    found |= {"dK": summed(ds, q) * scale, "dV": summed(p, do)}
     results = {name: value.to(q.dtype) for name, value in found.items()}
     return fault(results) if fault else results
 

@@ -81,40 +81,27 @@ def told(report):
     return [one.sentence for one in report.measured[0][1].coarser]
 
 
-@pytest.mark.parametrize(
-    ("rounds", "log2e", "forward", "dtype"),
-    [("q", True, False, "bfloat16"), ("k", False, True, "float16")],
-)
-def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(
-    rounds, log2e, forward, dtype
-):
-    how = {"rounds": rounds, "log2e": log2e, "forward": forward}
-    factor = "scale * log2(e)" if log2e else "scale"
-    words = f"rounds {factor} * {rounds} to {dtype} before the scores{'' if forward else ' of its backward'}"
-    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
-    assert told(probed({"dtype": dtype}, **how)) == [said]
-    assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
-
-
 FACTOR = "scale * log2(e)"
+# Triton rounds the factor too where a kernel multiplies a 16-bit block by a number.
+OPERANDS = [
+    ("bfloat16", as_in_the_tutorial, {"rounds": "q"}, f"{FACTOR} * q to bfloat16 before the scores of its backward"),
+    ("float16", as_in_the_tutorial, {"rounds": "k", "log2e": False, "forward": True},
+     "scale * k to float16 before the scores"),
+    ("float16", as_in_the_tutorial, {"alone": True},
+     f"{FACTOR}, and k times that, to float16 before the scores of its backward"),
+    ("bfloat16", by_two_kernels, {"alone": True},
+     f"{FACTOR}, and q times that, to bfloat16 before the scores of dQ, and {FACTOR}, and k times that, to bfloat16 "
+     "before those of dK and dV"),
+]  # fmt: skip
 
 
-def test_a_factor_that_is_rounded_before_is_told_too():
-    """As Triton does where a kernel multiplies a 16-bit block by a number."""
-    rounds, dtype = "k", "float16"
-    words = (
-        f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
-    )
-    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
-    assert told(probed({"dtype": dtype}, rounds=rounds, alone=True)) == [said]
-
-
-def test_two_kernels_may_round_another_operand_each():
-    alone, dtype = True, "bfloat16"
-    q, k = (f"{FACTOR}, and {one} times that," for one in "qk")
-    words = f"rounds {q} to {dtype} before the scores of dQ, and {k} to {dtype} before those of dK and dV"
-    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
-    assert told(probed({"dtype": dtype}, by_two_kernels, alone=alone)) == [said]
+@pytest.mark.parametrize(("dtype", "attention", "how", "words"), OPERANDS)
+def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(
+    dtype, attention, how, words
+):
+    said = f"coarser than its contract: rounds {words}{GROWTH[dtype]}"
+    assert told(probed({"dtype": dtype}, attention, **how)) == [said]
+    assert probed({"dtype": dtype, "strict": True}, attention, **how).verdict == "mismatch"
 
 
 def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand():

@@ -196,14 +196,9 @@ def run_of(fault, names):
 
 
 def told_of(finding):
-    counts = (
-        finding.total,
-        finding.non_finite,
-        finding.status,
-        finding.first,
-        finding.first_wrong,
-    )
-    return (*counts, *(of.tolist() for of in (finding.wrong, finding.own, finding.wrong_rows)))
+    counts = finding.total, finding.non_finite, finding.status
+    masks = (of.tolist() for of in (finding.wrong, finding.own, finding.wrong_rows))
+    return (*counts, finding.first, finding.first_wrong, *masks)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -13,17 +13,11 @@ from typing import Any
 
 from tests.page.made import pages
 
-NAMES = [
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-]
+NAMES = "chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable"
 
 
 def executable() -> str | None:
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    return next(filter(None, map(shutil.which, NAMES.split())), None)
 
 
 @contextmanager

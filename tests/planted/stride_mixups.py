@@ -81,15 +81,8 @@ def _functions(source: str) -> tuple[ast.FunctionDef, ...]:
 
 
 # All tensors of one shape, two of everything that has a stride, and one tile of 32 rows with a part of it unused.
-SIZES = {
-    "batch": 2,
-    "heads": 2,
-    "seqlen": 17,
-    "head_dim": 16,
-    "bias": False,
-    "block_m": 32,
-    "block_n": 32,
-}
+SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "bias": False}
+SIZES |= {"block_m": 32, "block_n": 32}
 
 
 class Mixups:

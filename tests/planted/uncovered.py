@@ -7,9 +7,7 @@ from tests.planted.planting import Edit, Planted
 
 PREPROCESS, DQ, DKDV = "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel"
 FLASH_PRE, FLASH_DQ, FLASH_DKDV = (
-    "flash_preprocess_kernel",
-    "flash_dq_kernel",
-    "flash_dkdv_kernel",
+    f"flash_{name}_kernel" for name in ("preprocess", "dq", "dkdv")
 )
 
 

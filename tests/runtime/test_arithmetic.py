@@ -86,10 +86,8 @@ def test_a_setting_of_torch_counts_even_where_a_target_takes_it_back():
         assert {one.way for one in found} == {"ieee"}
 
 
-FORWARD, BACKWARD = (
-    Dots("ieee", "forward_kernel", "k.py", (9,)),
-    Dots("tf32", "dq_kernel", "/x/k.py", (81, 90)),
-)
+FORWARD = Dots("ieee", "forward_kernel", "k.py", (9,))
+BACKWARD = Dots("tf32", "dq_kernel", "/x/k.py", (81, 90))
 MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
 
 

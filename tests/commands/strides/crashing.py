@@ -88,16 +88,11 @@ def narrow(q, k, v, do, *, causal=False, scale=1.0):
     return grads(q, k, v, narrow_copy(do), causal, scale)
 
 
-def pairs(q, k, v, do, *, causal=False, scale=1.0):
-    """Takes for granted that the last stride is 1, save where all of dO is one value."""
-    return grads(q, k, v, copy_by_pairs(do.contiguous() if do.stride(-1) == 0 else do), causal, scale)
-
-
 def dense_pairs(q, k, v, do, *, causal=False, scale=1.0):
     """Refuses a last stride other than 1."""
     if do.stride(-1) not in (0, 1):
         raise ValueError("dO must be dense in its last dim")
-    return pairs(q, k, v, do, causal=causal, scale=scale)
+    return grads(q, k, v, copy_by_pairs(do.contiguous() if do.stride(-1) == 0 else do), causal, scale)
 '''
 
 

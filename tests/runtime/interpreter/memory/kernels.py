@@ -111,20 +111,10 @@ def load_wide(x_ptr, out_ptr, shift, N: tl.constexpr):
 
 
 @triton.jit
-def copy_block(
-    x_ptr,
-    out_ptr,
-    rows,
-    cols,
-    stride,
-    start,
-    CHECKED: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-):
-    x = tl.make_block_ptr(x_ptr, [rows, cols], [stride, 1], [0, 0], [M, N], [1, 0])
+def copy_block(x_ptr, out_ptr, rows, cols, stride, start, CHECKED: tl.constexpr):
+    x = tl.make_block_ptr(x_ptr, [rows, cols], [stride, 1], [0, 0], [8, 16], [1, 0])
     x = tl.advance(x, [start, 0])
-    out = tl.make_block_ptr(out_ptr, [M, N], [N, 1], [0, 0], [M, N], [1, 0])
+    out = tl.make_block_ptr(out_ptr, [8, 16], [16, 1], [0, 0], [8, 16], [1, 0])
     tl.store(out, tl.load(x, boundary_check=(0, 1)) if CHECKED else tl.load(x))
 
 

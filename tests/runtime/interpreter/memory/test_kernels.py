@@ -184,9 +184,7 @@ def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misal
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_keep_the_origin_of_their_base():
     x, out = ramp(10, 16), torch.zeros(8, 16)
-    copy = lambda start, checked: kernels.copy_block[(1,)](  # noqa: E731
-        x, out, 10, 16, 16, start, CHECKED=checked, M=8, N=16
-    )
+    copy = lambda start, by: kernels.copy_block[(1,)](x, out, 10, 16, 16, start, CHECKED=by)  # noqa: E731
     assert findings(lambda: (copy(2, False), copy(8, True)), x=x) == ()
     outside = finding(lambda: copy(5, False), x=x)
     assert (outside.tensor, outside.lanes) == ("x", 3 * 16)

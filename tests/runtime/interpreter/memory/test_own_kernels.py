@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from gradprobe.frontends.triton.interpreter.memory_watch import watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.runtime.interpreter.memory.watching import run_watched
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,10 @@ def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, 
     case = of_target(**SIZES, dtype=dtype)
     assigned = (("all", layout),)
     plain = run_target(find_target(target), case, place(draw(case), assigned)).trace.values
-    memory, outcome = run_watched(target, case, assigned)
+    inputs = place(draw(case), assigned)
+    with watched_memory(inputs.tensors) as memory:
+        outcome = run_target(find_target(target), case, inputs)
+    assert not memory.failures
     assert memory.findings == ()
     assert list(plain) == list(outcome.trace.values)
     for name, value in plain.items():
