@@ -19,11 +19,9 @@ def main():
     f(q, k, v).sum().backward()
 """
 DIES = "import os\ndef f(q, k, v, do):\n    os.kill(os.getpid(), 11)\n"
+LEAVES = "import os, torch\nos._exit(0)\n"
 FATAL = {
-    "at its import": (
-        "import os, torch\nos._exit(0)\n",
-        "ended with exit code 0 before it answered",
-    ),
+    "at its import": (LEAVES, "ended with exit code 0 before it answered"),
     "in a call": (DIES, "killed by SIGSEGV"),
 }
 COMMANDS = {

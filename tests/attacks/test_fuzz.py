@@ -84,11 +84,9 @@ def right(tmp_path_factory):
 
 
 def _size(case):
-    lengths = (
-        max(case.seqlen_q, 1) * max(case.seqlen_k, 1),
-        case.bias_window,
-    )  # lazy's bias is [H, W]
-    return case.batch * case.heads * max(lengths) * max(case.head_dim, case.head_dim_v)
+    scores = max(case.seqlen_q, 1) * max(case.seqlen_k, 1)
+    longest = max(scores, case.bias_window)  # lazy's bias is [H, W]
+    return case.batch * case.heads * longest * max(case.head_dim, case.head_dim_v)
 
 
 @tries(100)
@@ -174,9 +172,8 @@ def _toml(value):
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
-        )
+        inner = ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items())
+        return "{" + inner + "}"
     return str(value)  # of a float too: inf, -inf and nan are TOML's own
 
 

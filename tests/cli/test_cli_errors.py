@@ -114,6 +114,9 @@ def test_a_word_that_the_parser_refuses_and_cuda_without_a_device_exit_2_on_stde
     ran = run("check --device cuda")
     assert ran.code == 2
     assert_message(ran, "--device cuda: torch sees no CUDA device", "use --device cpu")
+    ran, needs = run("diff dQ sdpa-cudnn --causal"), "cannot run here: it needs a CUDA device"
+    assert ran.code == 3
+    assert_message(ran, needs, "gradprobe init --list says what can")
 
 
 FORWARD = "def f(q, k, v, scale):\n    return "

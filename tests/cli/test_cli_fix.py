@@ -1,15 +1,10 @@
 """`fix` shows the edit, and writes it where it is asked to."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.command import run
+from tests.diagnosis.test_edits import EXAMPLE, RIGHT
 
-EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
-RIGHT = EXAMPLE.replace(
-    "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
-)
 WORDS = (
     "mine.py:delta --batch 1 --heads 2 --seqlen 16 --head-dim 8 --layout do=blhd --fix-budget 20"
 )

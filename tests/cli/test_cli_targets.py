@@ -7,7 +7,6 @@ import pytest
 
 from gradprobe.model.intermediates import names
 from tests.cli.command import run
-from tests.cli.test_cli_errors import assert_message
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +38,3 @@ def test_every_target_is_listed_with_what_it_takes_and_exposes_or_what_it_needs(
     lazy = targets["lazy"]
     assert (lazy["family"], lazy["is_backward"]) == ("lazy", True)
     assert set(lazy["exposes"]) == set(names()) - {"dSink", "dAlibi"}
-
-
-def test_a_target_that_cannot_run_here_exits_3_and_says_what_it_needs():
-    ran = run("diff dQ sdpa-cudnn --causal")
-    assert ran.code == 3
-    needs = "cannot run here: it needs a CUDA device"
-    assert_message(ran, needs, "gradprobe init --list says what can")

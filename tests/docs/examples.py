@@ -144,13 +144,9 @@ def rewritten(command: Command, output: str) -> list[str]:
     pieces = _pieces(command.shown)
     for number, piece in enumerate(pieces):
         begin = 0 if number == 0 else (_like(piece[0], new, position) if piece else len(new))
-        end = (
-            len(new)
-            if number == len(pieces) - 1
-            else _like(piece[-1], new, begin) + 1
-            if piece
-            else begin
-        )
+        end = len(new) if number == len(pieces) - 1 else begin
+        if piece and number < len(pieces) - 1:
+            end = _like(piece[-1], new, begin) + 1
         lines += ([LEFT_OUT] if number else []) + new[begin:end]
         position = end
     return lines

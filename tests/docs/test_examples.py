@@ -9,7 +9,7 @@ import typer
 from markdown_it import MarkdownIt
 
 from gradprobe.cli import app
-from tests.docs.examples import PAGES, Command, blocks, differences, outputs, rewritten
+from tests.docs.examples import PAGES, Command, blocks, differences, outputs
 
 _MARKS = {
     "nightly": [pytest.mark.nightly],
@@ -82,12 +82,3 @@ def test_a_command_that_a_page_mentions_has_the_options_that_it_shows(page):
 )
 def test_outputs_are_compared_but_for_what_varies(shown, output, same):
     assert (not differences(Command("x", tuple(shown.split("\n"))), output)) is same
-
-
-def test_writing_keeps_what_a_page_leaves_out():
-    command = Command("x", ("head 1", "...", "row 2: 0.5", "row 3: 0.5", "..."))
-    assert rewritten(command, "head 7\nnew\nrow 4: 0.25\nnewer\nrow 5: 0.25\nend\n") == [
-        "head 7", "...", "row 4: 0.25", "...",
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="no line like 'row 2: 0.5' came"):
-        rewritten(command, "head 7\nend\n")

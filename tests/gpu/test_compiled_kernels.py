@@ -4,7 +4,6 @@ import pytest
 
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
-from tests.cases import lazy_case
 from tests.gpu.commands import shown
 from tests.planted.lazy_faults import HISTORICAL
 from tests.probe import probe
@@ -85,8 +84,8 @@ def test_a_black_box_of_it_is_seen_through_and_matches(dtype, dots):
 @in_every_arithmetic
 @pytest.mark.parametrize("seqlen", [72, 1024])
 def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dots, seqlen):
-    case = lazy_case(**HISTORICAL.options, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64)
-    report = HISTORICAL.probe_case(tmp_path, case, why=False)
+    sizes = {"dtype": dtype, "dots": dots, "seqlen": seqlen, "head_dim": 64}
+    report = HISTORICAL.probe(tmp_path, sizes=sizes, why=False)
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "mismatch"]
     first = report.failing[1].first
     assert (first.intermediate, first.head) == ("dP", 1)

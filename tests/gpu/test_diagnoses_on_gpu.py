@@ -5,27 +5,19 @@ import pytest
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.lazy_faults import HISTORICAL
-from tests.planted.planting import KERNELS
 from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
-
-
-def told(fault, folder, file, function, case):
-    copy = folder / f"{fault.name}.py"
-    copy.write_text(fault.plant((KERNELS / file).read_text()))
-    return probe(case, find_target(f"{copy}:{function}"))
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"dots": "tf32"}, {"dtype": "float16"}, {"dtype": "bfloat16"}], ids=str
 )
 def test_do_read_with_q_head_stride_is_named_with_its_three_lines(options, tmp_path):
-    case = lazy_case(heads=4, **options)
-    report = told(HISTORICAL, tmp_path, "lazy.py", "lazy_intermediates", case)
+    report = HISTORICAL.probe(tmp_path, sizes={"heads": 4, **options})
     cause = report.diagnoses[0]
     assert (cause.fault, cause.is_named) == ("stride/do-head", True)
-    lines = (tmp_path / f"{HISTORICAL.name}.py").read_text().splitlines()
+    lines = HISTORICAL.plant().splitlines()
     code = "do_ptr += b * stride_dob + h * stride_qh"
     assert [where.code for where in cause.where] == [code] * 3
     assert all(lines[where.line - 1].strip() == where.code for where in cause.where)

@@ -6,17 +6,11 @@ import shutil
 
 import pytest
 
-from tests.gpu.commands import ROOT, gradprobe
+from tests.diagnosis.test_edits import RIGHT
+from tests.gpu.commands import gradprobe
 
 pytestmark = pytest.mark.gpu
 
-RIGHT = (
-    (ROOT / "examples" / "delta.py")
-    .read_text()
-    .replace(
-        "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
-    )
-)
 DOUBLED = RIGHT.replace("tl.sum(o * do, axis=1)", "2.0 * tl.sum(o * do, axis=1)")
 
 

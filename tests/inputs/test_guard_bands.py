@@ -79,11 +79,8 @@ def test_a_span_without_room_is_told_in_gibibytes_with_what_to_look_at(monkeypat
 def test_a_tensor_on_a_gpu_has_room_in_half_of_what_is_free_there_or_in_what_is_told(
     monkeypatch,
 ):
-    free = {
-        "memory_reserved": 2 << 30,
-        "memory_allocated": 1 << 30,
-        "mem_get_info": (6 << 30, 80 << 30),
-    }
+    free = {"memory_reserved": 2 << 30, "memory_allocated": 1 << 30}
+    free["mem_get_info"] = 6 << 30, 80 << 30
     for name, value in free.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     gpu = torch.device("cuda")

@@ -61,15 +61,6 @@ def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout():
     assert inside.sentences == (said,)
 
 
-@pytest.mark.nightly
-def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
-    case = case_of("softmax", **SIZES, bias=True, sinks=True)
-    exposed = (*GRADIENTS, "dBias", "dSink")
-    inside = inside_of(case, fault=changed("delta", lambda t: t.mul_(0.5)), exposed=exposed)
-    assert wrong_by_itself(inside) == {"delta"}
-    assert inherited(inside) == {"dS", "dQ", "dK", "dBias", "dSink"}
-
-
 def scaled(name, factor):
     return lambda results: {**results, name: results[name] * factor}
 

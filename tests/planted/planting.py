@@ -27,13 +27,8 @@ PLAIN = Path(__file__).parent / "plain_attention.py"
 _SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 _LAZY = _SMALL | {"batch": 2, "seqlen": 44}
 _LAID = {"layouts": (("all", "distinct"),)}
-_PLAIN = {
-    "batch": 2,
-    "heads": 2,
-    "seqlen": 40,
-    "head_dim": 8,
-    "layouts": (("all", "contiguous"),),
-}
+_PLAIN = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8}
+_CONTIGUOUS = {"layouts": (("all", "contiguous"),)}
 _STRANGE = {"batch": 1, "heads": 2, "head_dim": 16}
 TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "lazy": (KERNELS / "lazy.py", "lazy_intermediates", _LAZY),
@@ -44,8 +39,8 @@ TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "flash-cuda": (CUDA / "flash.cu", "", _SMALL | _LAID | {"causal": True}),
     "lazy-cuda": (CUDA / "lazy.cu", "", _LAZY | _LAID),
     "dropout": (PLAIN, "plain_backward", _SMALL | {"dropout": 0.3}),
-    "plain": (PLAIN, "plain_backward", _PLAIN),
-    "plain-black-box": (PLAIN, "plain_gradients", _PLAIN),
+    "plain": (PLAIN, "plain_backward", _PLAIN | _CONTIGUOUS),
+    "plain-black-box": (PLAIN, "plain_gradients", _PLAIN | _CONTIGUOUS),
     "one_pass": (STRANGERS / "one_pass.py", "one_pass", _STRANGE | {"seqlen": 76, "causal": True}),
     "blocks": (
         STRANGERS / "blocks.py", "blocks",

@@ -2,11 +2,10 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 from gradprobe.inputs.options import flags
-from tests.cli.command import ROOT, run
+from tests.cli.command import run
 from tests.planted.planting import TARGETS
 from tests.planted.scored import SCORED
 from tests.sampling import sampled
@@ -60,19 +59,3 @@ def test_intermediate_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
     shown = [line[4:] for line in lines if line.startswith("  + ")]
     assert shown
     assert [each for each in shown if not any(is_cut_of(each, code) for code in added)] == []
-
-
-MATCHES = {
-    "lazy": "check lazy", "flash": "check flash --causal --seqlen 40", "delta alone": "check examples/delta.py:delta "
-    "--layout contiguous", "refused": "check sdpa-flash --seqlen 40", "strides": "strides lazy --fast --seqlen 20",
-    "diff": "diff dS lazy --seqlen 20",
-}  # fmt: skip
-
-
-@sampled("name", MATCHES, push=["diff"])
-def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "examples", "examples")
-    ran = run(MATCHES[name], COLUMNS="80", GRADPROBE_DETAILS="0")
-    assert ran.code == 0, ran.out
-    assert rows_of(ran.out.splitlines()) <= 10, ran.out

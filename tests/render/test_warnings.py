@@ -24,12 +24,8 @@ WARNED = {
     "kind": "huge", "about": "q k", "words": "wrong once an offset into q or k passes 2^31 elements",
     "layouts": ["huge"],
 }  # fmt: skip
-UNTAKEN = {
-    "kind": "undeclared",
-    "about": "battery 15: Dv > D",
-    "words": "not taken: it raised",
-    "layouts": [],
-}
+UNTAKEN = {"kind": "undeclared", "about": "battery 15: Dv > D", "layouts": []}
+UNTAKEN["words"] = "not taken: it raised"
 
 
 def surveyed(severity="warning"):

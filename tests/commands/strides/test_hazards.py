@@ -1,7 +1,6 @@
 """What only offsets beyond 2^31 show is a warning, and nothing else is."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from gradprobe.commands.survey import warnings_of
 from tests.commands.strides.benches import bench_for, trials_for
 from tests.commands.strides.test_survey import surveyed
 from tests.commands.strides.written import write
+from tests.diagnosis.test_edits import EXAMPLE, RIGHT
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
@@ -51,10 +51,7 @@ def test_when_strict_or_where_the_case_is_that_large_it_is_an_error(tmp_path, mo
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_a_kernel_as_most_are_published_is_right_with_a_warning(tmp_path, is_right):
-    source = (Path(__file__).parents[3] / "examples" / "delta.py").read_text()
-    if is_right:
-        source = source.replace("stride_dob + h * stride_oh", "stride_dob + h * stride_doh")
-    (tmp_path / "delta.py").write_text(source)
+    (tmp_path / "delta.py").write_text(RIGHT if is_right else EXAMPLE)
     titles = ("contiguous", "distinct", "do=blhd", "do=huge")
     found, _ = tried(f"{tmp_path / 'delta.py'}:delta", *titles, head_dim=16, seqlen=9)
     # The strides of dO are taken for those of O however small they are.
