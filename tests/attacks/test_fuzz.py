@@ -177,18 +177,14 @@ def _toml(value):
     return str(value)  # of a float too: inf, -inf and nan are TOML's own
 
 
-def _read(folder, content):
-    (folder / "pyproject.toml").write_bytes(content)
-    told(lambda: settings_of(folder).configured())
-
-
 @tries(120)
 @given(table=TABLES)
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
     lines = [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
-    _read(
-        tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode()
-    )
+    folder = tmp_path_factory.mktemp("configured")
+    text = "\n".join(["[tool.gradprobe]", *lines])
+    (folder / "pyproject.toml").write_bytes(text.encode())
+    told(lambda: settings_of(folder).configured())
 
 
 @pytest.fixture(scope="module")

@@ -37,12 +37,8 @@ def real(folder):
     return folder
 
 
-def report_of(words):
-    return json.loads(run(f"{words} --json -").out)
-
-
 def test_a_right_target_matches_on_20_rows_as_saved_contiguous_and_distinct(real):
-    report = report_of("check soft.py:backward --inputs real.pt")
+    report = json.loads(run("check soft.py:backward --inputs real.pt --json -").out)
     assert [(ran["layout"], ran["verdict"]) for ran in report["runs"]] == [
         ("as-saved", "match"), ("contiguous", "match"), ("distinct", "match"),
     ]  # fmt: skip

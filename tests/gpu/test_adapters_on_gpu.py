@@ -67,7 +67,8 @@ def test_each_kernel_of_sdpa_matches_in_16_bits(record_property, kernel, dtype, 
 def test_a_kernel_that_takes_masks_matches_under_each(record_property, kernel, dtype, options):
     if kernel == "sdpa" and options in DEAD:
         pytest.skip("the kernel that PyTorch chooses itself here is wrong: the next test")
-    assert_match(record_property, kernel, **SIZE | {"dtype": dtype} | _own_length(options))
+    own = {"seqlen": None} if {"cu_seqlens", "seqlen_q"} & options.keys() else {}
+    assert_match(record_property, kernel, **SIZE | {"dtype": dtype} | own | options)
 
 
 @pytest.mark.parametrize("options", DEAD, ids=named)
@@ -102,9 +103,3 @@ def test_what_a_kernel_does_not_take_is_told_with_the_reasons_of_pytorch(kernel,
         probed(kernel, head_dim=64, **options)
     assert words in str(refused.value)
     assert "gives no reason" not in str(refused.value)
-
-
-def _own_length(options):
-    return (
-        {**options, "seqlen": None} if {"cu_seqlens", "seqlen_q"} & options.keys() else options
-    )

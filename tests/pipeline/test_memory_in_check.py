@@ -34,11 +34,6 @@ def checked(folder, kernel, find, replace, **options):
     return run_check(CheckRequest(f"{path}:lazy_intermediates", None, None, given), ""), line
 
 
-def said_of(report):
-    terminal = Terminal(200, None, utf8=True, details=True)
-    return "\n".join(text.plain for text in rendered(report_of(report), terminal))
-
-
 @interpreted
 def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_its_line(tmp_path):
     runs = ["contiguous", "distinct"]
@@ -49,7 +44,8 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     for run in report.runs[:2]:
         found = run.memory[0]
         assert (found.kind, found.access, found.line) == (OUTSIDE, "store", line)
-    said = said_of(report)
+    terminal = Terminal(200, None, utf8=True, details=True)
+    said = "\n".join(text.plain for text in rendered(report_of(report), terminal))
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said

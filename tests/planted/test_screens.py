@@ -38,14 +38,10 @@ def is_cut_of(shown, code):
     return re.fullmatch(".*".join(kept), code) is not None
 
 
-def rows_of(lines):
-    return sum(-(-max(1, len(line)) // 80) for line in lines)
-
-
 @sampled("name", TEN, push=[])
 def test_intermediate_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
     lines, report = checked(name, tmp_path, monkeypatch)
-    assert rows_of(lines) <= 24, "\n".join(lines)
+    assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 24, "\n".join(lines)
     trial = PLANTED[name]
     (first,) = [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")]
     assert first == trial.first

@@ -23,13 +23,6 @@ class CUDAError(Exception):
     """As cuda-core has one: no RuntimeError."""
 
 
-def ran(error):
-    def backward(q, k, v, do):
-        raise error
-
-    return run_target(find_target(backward), CASE, place(draw(CASE), DISTINCT))
-
-
 def lose(monkeypatch, words):
     def fail():
         raise RuntimeError(f"{words}\nCompile with ...")
@@ -46,9 +39,12 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_whatever_a_target_raises_once_the_device_is_lost_is_the_loss(monkeypatch, error):
+    def backward(q, k, v, do):
+        raise error
+
     lose(monkeypatch, "CUDA error: unspecified launch failure")
     with pytest.raises(DeviceLost, match=r"without its device \(distinct\): CUDA error: "):
-        ran(error)
+        run_target(find_target(backward), CASE, place(draw(CASE), DISTINCT))
 
 
 def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be():

@@ -34,10 +34,6 @@ def file(tmp_path, monkeypatch):
     return read_file(tmp_path / "kernels.py", None)
 
 
-def gate_of(program):
-    return Gate.of(shlex.join([sys.executable, "-c", program]))
-
-
 def made(file, gate, workers=2, timeout=20.0):
     mutants = tuple(mutants_of(file))
     asked = Campaign("kernels.py", gate, file, len(mutants), mutants, workers, timeout)
@@ -47,7 +43,8 @@ def made(file, gate, workers=2, timeout=20.0):
 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
-    found = made(file, gate_of(program), workers=1, timeout=2.0)
+    gate = Gate.of(shlex.join([sys.executable, "-c", program]))
+    found = made(file, gate, workers=1, timeout=2.0)
     (killed,) = found.having("killed")
     assert killed.words == "no answer within 2 s: stopped"
 
