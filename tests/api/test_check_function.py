@@ -1,5 +1,3 @@
-"""`gradprobe.check`: the command's check from Python, its options, and a report that shows itself."""
-
 import doctest
 import html
 import json

@@ -1,5 +1,3 @@
-"""Two kernels side by side: each is judged, and where they differ is told with both numbers and the right one."""
-
 import pytest
 
 from gradprobe.model.documents import load

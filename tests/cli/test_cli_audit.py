@@ -1,5 +1,3 @@
-"""`gradprobe audit`: the verdict, then the line of the first wrong formula; and `check` refuses what it refuses."""
-
 import json
 import shutil
 

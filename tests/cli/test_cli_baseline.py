@@ -1,5 +1,3 @@
-"""`gradprobe check --baseline FILE`: what it says, keeps and refuses, and its exit codes."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`gradprobe check --battery`: one line a case, the simplest failing one in full, what is not taken with the reason."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`check` in a project: what pyproject.toml configures, run and told."""
-
 import json
 
 import pytest

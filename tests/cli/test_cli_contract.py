@@ -1,5 +1,3 @@
-"""`gradprobe check --contract`: the verdict and the arithmetic in the first line, and the same in JSON."""
-
 import json
 
 from gradprobe.commands.contract_request import Contract, render_contract

@@ -1,5 +1,3 @@
-"""CUDA sources as they are checked from the command line, on a machine without a GPU."""
-
 import json
 
 from tests.cli.command import run

@@ -1,5 +1,3 @@
-"""`diff NAME` repeats the last check of the folder, draws the error map and lists the wrong rows."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""gradprobe doctor: the first rung that fails is the story, and what runs that is not what the file holds is told."""
-
 import json
 
 from tests.cli.command import ROOT, run

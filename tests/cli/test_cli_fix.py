@@ -1,5 +1,3 @@
-"""`fix` shows the edit, and writes it where it is asked to."""
-
 import pytest
 
 from tests.cli.command import run

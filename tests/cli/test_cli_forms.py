@@ -1,5 +1,3 @@
-"""--junit, --sarif and --github on real checks: what is written where, what cannot be, and the exit code."""
-
 import json
 import os
 import shlex

@@ -1,5 +1,3 @@
-"""`gradprobe init`: an adapter that runs as it is, or a workflow, and never over what is there."""
-
 import json
 
 import pytest

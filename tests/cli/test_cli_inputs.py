@@ -1,5 +1,3 @@
-"""`--inputs FILE`: real values are checked as they lay; what contradicts them, or cannot be read, exits 2."""
-
 import json
 
 import pytest

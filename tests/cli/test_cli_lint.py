@@ -1,5 +1,3 @@
-"""`gradprobe lint`: the verdict first, each finding with its line, and an exit code that never misleads."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`gradprobe mutate`: faults planted in a user's kernel, and what its gate makes of them."""
-
 import json
 import shlex
 import signal

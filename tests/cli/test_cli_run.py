@@ -1,5 +1,3 @@
-"""`gradprobe run -- python train.py`: an unmodified program's attention, checked with its own inputs and dO."""
-
 import json
 import subprocess
 import sys

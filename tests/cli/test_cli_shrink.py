@@ -1,5 +1,3 @@
-"""`gradprobe shrink`: the smallest case that fails in the same way, what it writes, keeps and says."""
-
 import json
 import os
 import subprocess

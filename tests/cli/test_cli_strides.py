@@ -1,5 +1,3 @@
-"""`gradprobe strides` as it is typed: what is printed and written, and the exit codes."""
-
 import json
 import xml.etree.ElementTree as ElementTree
 

@@ -1,5 +1,3 @@
-"""`gradprobe sweep`: a matrix in parallel, whose failing cases do not stop the others."""
-
 import json
 import signal
 import time

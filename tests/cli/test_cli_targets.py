@@ -1,5 +1,3 @@
-"""`gradprobe init --list`: what is there, what is not and why, without importing what it lists."""
-
 import json
 from pathlib import Path
 

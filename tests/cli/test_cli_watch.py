@@ -1,5 +1,3 @@
-"""`watch` answers each save with what that text does, says what it changed, and leaves nothing behind."""
-
 import random
 import re
 import sys

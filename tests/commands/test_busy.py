@@ -1,5 +1,3 @@
-"""A check tells the same alone and beside busy processes."""
-
 import pytest
 
 from benchmarks import busy

@@ -1,5 +1,3 @@
-"""[tool.gradprobe]: what it becomes, what wins over it, what each error names, what is in force."""
-
 from pathlib import Path
 
 import pytest

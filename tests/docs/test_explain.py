@@ -1,5 +1,3 @@
-"""Every word of a report is explained in docs/explain.md, and the rules as SARIF tells them."""
-
 import re
 from pathlib import Path
 

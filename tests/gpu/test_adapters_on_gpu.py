@@ -1,5 +1,3 @@
-"""PyTorch's fused kernels on a GPU, through the tool: what they take matches, what they refuse is a sentence."""
-
 import pytest
 
 from gradprobe.inputs.options import parse

@@ -1,5 +1,3 @@
-"""`gradprobe.check` on a GPU: a function in this process and a word in another, compiled."""
-
 import pytest
 import torch
 

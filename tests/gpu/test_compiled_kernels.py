@@ -1,5 +1,3 @@
-"""The Triton kernels compiled on a GPU: no false alarm over arithmetics, lengths, dims and options; faults found."""
-
 import pytest
 
 from gradprobe.model.resolution import resolve

@@ -1,5 +1,3 @@
-"""Faults planted in the CUDA kernels are found on a GPU: by their numbers."""
-
 import pytest
 
 from tests.planted.cuda_faults import CUDA_FAULTS, LAID

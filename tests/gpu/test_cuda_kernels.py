@@ -1,5 +1,3 @@
-"""The CUDA kernels compiled on a GPU: no false alarm at real sizes, and the same bits twice."""
-
 import pytest
 import torch
 

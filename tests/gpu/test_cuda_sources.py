@@ -1,5 +1,3 @@
-"""CUDA sources compiled by NVRTC: templates, types of parameters, errors with their lines, torch's streams."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""Causes on a GPU: of compiled kernels in each dtype, with TF32 dots, down to the line."""
-
 import pytest
 
 from gradprobe.targets.find import find_target

@@ -1,5 +1,3 @@
-"""On a GPU: the order of atomics is told with their lines."""
-
 import pytest
 
 from gradprobe.targets.find import find_target

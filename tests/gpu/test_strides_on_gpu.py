@@ -1,5 +1,3 @@
-"""gradprobe strides on a GPU: right kernels in every layout, real memory beyond 2^31, planted faults found."""
-
 import pytest
 
 from gradprobe.commands.suite.checking import Setting

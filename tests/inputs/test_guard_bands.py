@@ -1,5 +1,3 @@
-"""Guard bands tell that they were written, which side, how far off and how many elements."""
-
 import errno
 
 import pytest

@@ -1,5 +1,3 @@
-"""A set of inputs comes back as it lay, in either format, and a broken file ends in a sentence and exit 2."""
-
 import os
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A case's defaults, the words of each refusal, and what the drawn values and their patterns promise."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The table of the formulas agrees with itself."""
-
 import pytest
 
 from gradprobe.model.intermediates import (

@@ -1,5 +1,3 @@
-"""A diff is taken apart into replacements, and applied gives the text that it was made of."""
-
 import difflib
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a call does to other calls: one that goes wrong later is found, and what it shares or spoils accuses nothing."""
-
 import pytest
 import torch
 

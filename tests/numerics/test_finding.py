@@ -1,5 +1,3 @@
-"""A tally: the root mean square of its errors."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The first mismatch: the intermediate, batch, head, row, column and tile that a fault was made at."""
-
 import pytest
 
 from gradprobe.pipeline.reported import report_of

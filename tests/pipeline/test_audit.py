@@ -1,5 +1,3 @@
-"""Wrong references are refused, each with its first wrong formula and its line; right ones of any style are not."""
-
 import pytest
 
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure

@@ -1,5 +1,3 @@
-"""Of an autotuned kernel the first configuration that fits runs, and nothing is timed."""
-
 import json
 
 import pytest

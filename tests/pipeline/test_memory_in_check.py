@@ -1,5 +1,3 @@
-"""What `check` says of memory: stray accesses are findings that alone make a mismatch, and are not executed."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""How many axes a target's bias and mask have is said by options."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Targets that take [B, L, H, D], [L, H, D] and the like are checked without an adapter."""
-
 import pytest
 
 from gradprobe.model.failures import UsageFailure

@@ -1,5 +1,3 @@
-"""Which targets are looked into."""
-
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.probe import probe

@@ -1,5 +1,3 @@
-"""Work in forks: answers in the order of the work, None of what raises, crashes or hangs, and nothing left behind."""
-
 import ctypes
 import os
 import sys

@@ -1,5 +1,3 @@
-"""`run_each`: what a child may do, what its parent says of it, and that nothing is left over."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""The lazy family held against an independent forward, float64 autograd and its gradcheck."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""What Attention and manual_attention_backward refuse, in which words: the subject, the rule, what came."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""However a problem is cut, the results are the same, and no place is missed or done twice."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""What changed between two reports is told head by head, and what is worse is an exit code."""
-
 import json
 
 from gradprobe.model.documents import Reports, report_from

@@ -1,5 +1,3 @@
-"""A file is written whole or not at all, keeps its permissions, and a link is not followed."""
-
 import contextlib
 import os
 import stat

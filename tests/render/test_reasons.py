@@ -1,5 +1,3 @@
-"""The cause stands above its lines, each with a caret; what is no cause is not called one."""
-
 import json
 
 from msgspec import structs

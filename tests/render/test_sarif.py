@@ -1,5 +1,3 @@
-"""SARIF: its own schema takes it, the worst comes first, and alerts keep their identity where lines move."""
-
 import json
 
 from gradprobe.render.alerts import RULE_OF, RULES

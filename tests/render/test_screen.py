@@ -1,5 +1,3 @@
-"""A report on one screen: at most 24 rows of 80 columns, however much there is to say, and a match in 10."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Paths as others read them, and which place is named first."""
-
 import pytest
 
 from gradprobe.model.intermediates import TABLE, is_named_after

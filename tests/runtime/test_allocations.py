@@ -1,5 +1,3 @@
-"""What a target allocates lies in guard bands, and holds what must not remain."""
-
 import math
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""How dots multiply float32 is read: from what Triton compiles, from CUDA sources, and from torch's settings."""
-
 from pathlib import Path
 from types import SimpleNamespace
 

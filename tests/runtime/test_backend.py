@@ -1,5 +1,3 @@
-"""Which device is chosen, and caches of compiled kernels that are empty for a while."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Ranks as processes: given their shards; what of them dies or waits is told."""
-
 import textwrap
 
 import pytest

@@ -1,5 +1,3 @@
-"""What each rank holds of a tensor, and the whole that is put together of it."""
-
 import pytest
 import torch
 

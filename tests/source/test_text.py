@@ -1,5 +1,3 @@
-"""Where the nodes of a syntax tree stand and edits there."""
-
 import ast
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which functions of a file can be checked, read from its text, and that FILE.py stands for the only one."""
-
 import importlib
 
 import pytest

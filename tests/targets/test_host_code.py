@@ -1,5 +1,3 @@
-"""Host functions of .cu files as targets: what names mean, how often they are called, and which layouts they refuse."""
-
 import inspect
 
 import pytest

@@ -1,5 +1,3 @@
-"""A tuple of gradients is taken by the names that are returned, else by place; and refused where neither tells."""
-
 import pytest
 
 from gradprobe.targets.bind import by_name

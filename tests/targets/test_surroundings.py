@@ -1,5 +1,3 @@
-"""What a target changes of its process is known afterwards, and undone."""
-
 import torch
 
 from gradprobe.targets.surroundings import Surroundings

@@ -1,5 +1,3 @@
-"""The file of entries and what is told beside it: growth beyond the draws' own spread, and never a NaN's benefit."""
-
 import json
 import math
 import random

@@ -1,5 +1,3 @@
-"""Errors over several draws: real regressions that stay within budget are found, and other draws are no alarm."""
-
 from itertools import permutations
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What an examination says: the verdict by its rungs and by what is stale, on 80 columns, with a short home folder."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

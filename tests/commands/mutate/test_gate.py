@@ -1,5 +1,3 @@
-"""What a gate's end means, and which of its lines is told."""
-
 import pytest
 
 from gradprobe.commands.mutants import Gate

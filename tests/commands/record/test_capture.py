@@ -1,5 +1,3 @@
-"""Watching keeps real inputs and dO once per shape and layout, and leaves the program what it was."""
-
 import contextlib
 import os
 import signal

@@ -1,5 +1,3 @@
-"""Runs agree to the bit."""
-
 import torch
 
 from gradprobe.numerics.repeats import differing

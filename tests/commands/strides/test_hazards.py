@@ -1,5 +1,3 @@
-"""What only offsets beyond 2^31 show is a warning, and nothing else is."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Accesses outside a tensor, memory never written and offsets beyond 2^31, planted in the lazy kernels, are named."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""The right kernels are right in every layout there is, and stray nowhere."""
-
 from dataclasses import replace
 
 import pytest

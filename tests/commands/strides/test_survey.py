@@ -1,5 +1,3 @@
-"""A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
-
 import pytest
 
 from gradprobe.commands.suite.checking import Setting

@@ -1,5 +1,3 @@
-"""Every tensor is tried in every layout that moves it, all at once, and as real programs lay them."""
-
 import torch
 
 from gradprobe.commands.survey import trials_of

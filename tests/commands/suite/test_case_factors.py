@@ -1,5 +1,3 @@
-"""Cases: what a battery combines for targets of several signatures."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""Checks in processes of their own: a crash is a document like any other, and does not keep the others from theirs."""
-
 import pytest
 
 from gradprobe.commands.suite.checking import Setting

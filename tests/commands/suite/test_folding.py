@@ -1,5 +1,3 @@
-"""Failures folded by cause: one group each, whatever came between them, with what its cases have in common."""
-
 from gradprobe.commands.suite import fold
 from gradprobe.commands.suite.fold import folded_by_cause, with_smallest
 from gradprobe.model.case import Case

@@ -1,5 +1,3 @@
-"""Several checks on the command line: a table, the simplest failing one in full, one line, a file that grows."""
-
 import json
 from pathlib import Path
 

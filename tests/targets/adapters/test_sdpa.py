@@ -1,5 +1,3 @@
-"""PyTorch's SDPA through the tool on the CPU: every option matches, fused paths are taken, refusals are sentences."""
-
 import pytest
 import torch
 

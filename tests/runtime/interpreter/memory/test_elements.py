@@ -1,5 +1,3 @@
-"""Elements and marks, against what counting by hand gives."""
-
 import numpy as np
 import pytest
 import torch
