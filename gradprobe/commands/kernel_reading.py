@@ -71,7 +71,7 @@ def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
     from ..targets.surroundings import Surroundings
 
     if word.endswith(".py"):
-        module = load_file(Path(word), word, Surroundings())
+        module = load_file(word, word, Surroundings())
         return {str(Path(module.__file__ or "").resolve()): module}
     target = find_target(word, family)
     name = getattr(target.function, "__module__", "")

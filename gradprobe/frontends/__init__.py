@@ -1,14 +1,11 @@
-"""A folder for each language of targets; what is known of one elsewhere is its LANGUAGE."""
+"""A folder for each language of targets."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +31,7 @@ class Launch:
 
 
 def _unwritten() -> UnwrittenElements:
-    from ..inputs.memory import UnwrittenElements  # which loads numpy
+    from ..inputs.memory import UnwrittenElements
 
     return UnwrittenElements()
 
@@ -64,14 +61,8 @@ OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=Non
 
 
 class Statements:
-    """The statements of a file by the numbers of their lines, the last first. Of a line:
-
-    masks: the condition of its `where`, or the `mask=` of its access;
-    address: what moves the pointer of its access, and the indices there;
-    aliases: what it uses from another name alone, such as a pointer that is not moved;
-    loops: the loops that it stands in, or that make what it uses;
-    ends: where the innermost loop around it begins and ends, and the loop's own.
-    """
+    """By a line's number others, the last first: of its mask, of what moves its pointer, of copies of names that it
+    uses, of loops that make what it uses, and of how far the innermost goes."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -82,52 +73,42 @@ class Statements:
     def address(self, line: int) -> Iterable[int]:
         return ()
 
-    aliases = loops = ends = address
+    aliases = loops = ends = launches_with = address
 
     def grids(self, kernel: str) -> Iterable[int]:
-        return ()
-
-    def launches_with(self, line: int) -> Iterable[int]:
         return ()
 
     def function_at(self, line: int) -> str:
         return ""
 
 
-class Language:
-    suffixes: tuple[str, ...] = ()
-
-    def launches(self, found: Launches) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def source(self, file: str) -> Statements:
-        return Statements(file)
-
-
-@functools.cache
-def languages() -> tuple[Language, ...]:
-    folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
-    return tuple(importlib.import_module(f"{__name__}.{name}").LANGUAGE for name in folders)
-
-
 @contextlib.contextmanager
-def launches(found: Launches) -> Iterator[Launches]:
+def launches(found: Launches) -> Iterator[None]:
+    from .triton.launches import recorded_launches
+
     token = OPEN.set(found)
-    with contextlib.ExitStack() as stack:
-        stack.callback(OPEN.reset, token)
-        for language in languages():
-            stack.enter_context(language.launches(found))
-        yield found
+    try:
+        with recorded_launches(found):
+            yield
+    finally:
+        OPEN.reset(token)
 
 
 def source(file: str) -> Statements:
-    language = next((each for each in languages() if file.endswith(each.suffixes)), Language())
-    return language.source(file)
+    if file.endswith(".py"):
+        from .python.statements import PythonStatements
+
+        return PythonStatements(file)
+    if file.endswith((".cu", ".cuh", ".h", ".hpp")):
+        from .cuda.cuda_syntax import CudaStatements
+
+        return CudaStatements(file)
+    return Statements(file)
 
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """While open, an attribute has another value. Whatever was put on top in the meantime stays."""
+    """While open, an attribute has another value; what was put on top meanwhile stays."""
     is_own, original = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -138,7 +119,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside wrappers (`__wrapped__`), partials and callable objects."""
+    """The function inside wrappers, partials and callable objects."""
     plain = inspect.unwrap(getattr(function, "fn", function))
     while isinstance(plain, functools.partial):
         plain = inspect.unwrap(plain.func)

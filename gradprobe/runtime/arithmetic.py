@@ -1,4 +1,4 @@
-"""How dots multiply float32 on a GPU: kernels, CUDA sources, autograd, torch's settings."""
+"""How dots multiply float32 on a GPU."""
 
 import contextlib
 import re
@@ -75,7 +75,6 @@ def of_cuda(entries: Iterable[Any]) -> Iterator[Dots]:
 
 @contextlib.contextmanager
 def matmuls_watched(found: list[Dots]) -> Iterator[None]:
-    """While open, notes how cuBLAS is and becomes set to multiply float32."""
     import torch
 
     def note(result: Any = None) -> Any:
@@ -95,7 +94,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:
-    """Of PyTorch's memory-efficient kernels, by DefaultGemmType in ATen's gemm_kernel_utils.h."""
+    """By DefaultGemmType in ATen's gemm_kernel_utils.h."""
     waiting, done = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""What kernels run on: a GPU or Triton's interpreter, threads, modes, caches."""
+"""What kernels run on."""
 
 import os
 import sys
@@ -13,31 +13,25 @@ _SMALL = 1 << 18
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """The device, "cpu" or "cuda", or UsageFailure; without a GPU Triton interprets, and `arch` is stood in for."""
+    """ "cpu" or "cuda", or UsageFailure; without a GPU Triton interprets."""
     chosen = "cpu"
     if device == "auto" and interpreting():
         # On the CPU kernels are followed, and edits tried in forks, which cannot share a GPU: a child sees none.
         os.environ |= {VISIBLE: ""} if SHARED_BY in os.environ else {}
     elif device == "cuda" and interpreting():
-        raise UsageFailure(
-            "--device cuda: TRITON_INTERPRET=1 is set, and the interpreter runs on the CPU",
-            "unset it, or use --device cpu",
-        )
+        words = "--device cuda: TRITON_INTERPRET=1 is set, and the interpreter runs on the CPU"
+        raise UsageFailure(words, "unset it, or use --device cpu")
     elif device != "cpu" and _has_gpu():
         chosen = "cuda"
     elif device == "cuda":
-        raise UsageFailure(
-            "--device cuda: torch sees no CUDA device",
-            "use --device cpu, or check the driver with nvidia-smi",
-        )
+        words = "--device cuda: torch sees no CUDA device"
+        raise UsageFailure(words, "use --device cpu, or see nvidia-smi")
     elif "triton" in sys.modules and not interpreting():
-        raise UsageFailure(
-            "Triton was imported before gradprobe could choose its interpreter",
-            "set TRITON_INTERPRET=1 in the environment",
-        )
+        words = "Triton was imported before gradprobe chose its interpreter"
+        raise UsageFailure(words, "set TRITON_INTERPRET=1")
     else:
         os.environ["TRITON_INTERPRET"] = "1"
-    words = f"--arch {arch}: there is a GPU, and it answers itself"
+    words = f"--arch {arch}: there is a GPU"
     refuse_if(arch is not None and _has_gpu(), words, "drop --arch")
     stand_in_for(arch)
     return chosen
@@ -50,7 +44,7 @@ def _has_gpu() -> bool:
 
 
 def choose_threads(case: Case) -> None:
-    """One thread for small problems: waiting for a second is 12 times slower on busy cores."""
+    """Waiting for a second is 12 times slower on busy cores."""
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < _SMALL:
@@ -58,7 +52,7 @@ def choose_threads(case: Case) -> None:
 
 
 def make_interpreter_right(case: Case) -> None:
-    """Mends Triton's interpreter for the case's dtype, or raises InterpreterNotKnown."""
+    """Raises InterpreterNotKnown."""
     if not interpreting():
         return
     from ..frontends.triton import interpreter

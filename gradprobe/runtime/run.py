@@ -1,4 +1,4 @@
-"""Runs a target on inputs: its Trace, or the words with which it refused the layout."""
+"""Runs a target on inputs: its Trace, or the words of its refusal."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def run_target(
     target: Target, case: Case, inputs: Inputs, around: Iterable[AbstractContextManager[Any]] = (),
     found: Launches | None = None,
 ) -> Outcome:  # fmt: skip
-    """Runs the target once, or raises a Failure. One that raises on purpose has refused the layout, unless that is its
-    own or contiguous. `around`: entered around the target's own code alone."""
+    """One that raises on purpose has refused the layout, unless that is its own or contiguous. `around`: entered around
+    the target's own code alone."""
     import numpy as np
 
     arguments = bind(target, case, inputs.tensors)
@@ -150,10 +150,8 @@ def _through_autograd(
     output = exposed["O"]
     straightened(output, "O", case, f"target {target.name!r}")
     if not output.requires_grad:
-        raise TargetFailure(
-            f"target {target.name!r} is not differentiable: its output does not require grad",
-            "a forward is differentiated through autograd; a backward takes a parameter `do`",
-        )
+        words = f"target {target.name!r} is not differentiable: its output does not require grad"
+        raise TargetFailure(words, "a backward takes a parameter `do`")
     if output.is_cuda:
         from .arithmetic import of_autograd
 
@@ -181,9 +179,11 @@ def _of_forward(result: object, target: Target) -> dict[str, Any]:
     output = exposed.pop(named[0]) if len(named) == 1 else None
     if isinstance(output, torch.Tensor):
         return {"O": output} | exposed
+    words = (
+        f"target {target.name!r} takes no dO: a forward must return its output tensor, got {got}"
+    )
     raise TargetFailure(
-        f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {got}",
-        "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
+        words, "return O, (O, ...) or {'O': o, 'LSE': lse}; a backward takes `do`"
     )
 
 
@@ -202,7 +202,7 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
-    """The shape of every intermediate of the case's family, in dataflow order."""
+    """In dataflow order."""
     existing = filter(case.exists, (row.name for row in TABLE))
     return {name: tuple(map(case.size, case.axes(name))) for name in existing}
 
@@ -210,18 +210,14 @@ def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
 def read_trace(
     result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None
 ) -> Trace:
-    """A target's result as a Trace, or TargetFailure; None is "not exposed".
-
-    `outputs`: by parameter, what it writes gradients into: results where it returns none so named.
-    """
+    """`outputs`: by parameter, what it writes gradients into: results where it returns none so named."""
     outputs = outputs or {}
     result, known = {} if result is None and outputs else result, ", ".join(names())
     if not isinstance(result, Mapping):
         got = f"{subject} must return a dict of named intermediates, got {type(result).__name__}"
-        way_out = f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}"
         written = f"None, after writing into {', '.join(outputs)}"
-        way_out += f"; or {written if outputs else 'the tuple (dq, dk, dv)'}"
-        raise TargetFailure(got, way_out)
+        way_out = f"return {{'dQ': dq, 'dK': dk, ...}}, any of {known}; or "
+        raise TargetFailure(got, way_out + (written if outputs else "(dq, dk, dv)"))
     found = dict[str, Any]()
     for key, tensor in result.items():
         if tensor is None:
@@ -233,7 +229,7 @@ def read_trace(
         if not case.exists(row.name):
             raise TargetFailure(f"{words}, which does not exist in this case", "leave it out")
         if row.name in found:
-            raise TargetFailure(f"{words} twice, once as {key!r}", "keep one of them")
+            raise TargetFailure(f"{words} twice, once as {key!r}", "keep one")
         found[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in outputs.items():
         found.setdefault(title(key), tensor.detach().clone())
@@ -244,7 +240,6 @@ def read_trace(
 
 
 def as_in_memory(value: object, subject: str) -> object:
-    """A result as it lies in memory, of which a subclass of Tensor may say something else."""
     import torch
 
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
@@ -274,7 +269,6 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
 
 
 def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
-    """A result in the axes of the table of intermediates, or a TargetFailure for its shape."""
     if (rank := ranked(name, case)) is not None:
         tensor = with_broadcast(tensor, *rank)
     plain, got = expected_shapes(case)[name], tuple(tensor.shape)
@@ -290,5 +284,5 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
     is_swapped = len(expected) == 4 and [*got] == [expected[at] for at in (0, 2, 1, 3)]
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
-    way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
+    way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q is so too"
     raise TargetFailure(words, way_out if is_swapped else "")

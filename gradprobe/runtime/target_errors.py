@@ -1,4 +1,4 @@
-"""A target's exception: a refusal of a layout, a failure, or a limit of Triton's interpreter."""
+"""A target's exception: a refusal, a failure, or a limit of the interpreter."""
 
 from pathlib import Path
 
@@ -22,14 +22,12 @@ _OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueEr
 
 
 def refusal_of(error: BaseException, target: Target, layout: str) -> str:
-    """The words with which a target refused; or raises DeviceLost, Refusal, TargetFailure."""
+    """The words of a refusal; or raises DeviceLost, Refusal, TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:
         words = f"{name} left this process without its device ({layout}): {lost}"
-        way_out = (
-            "--device cpu watches every access; on the GPU compute-sanitizer names the line"
-        )
+        way_out = "--device cpu, or compute-sanitizer, names the line"
         raise DeviceLost(words, way_out) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
@@ -42,7 +40,7 @@ def refusal_of(error: BaseException, target: Target, layout: str) -> str:
         return f"{kind}: {words}"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
     if not refuses and inner is not error and isinstance(inner, _OF_LIMITS):
-        way_out = "if it compiles, that is a limit of Triton's interpreter: check it on a GPU, or rewrite that line"
+        way_out = "if it compiles, that is a limit of Triton's interpreter: use a GPU, or rewrite that line"
     if changed := target.surroundings.sentence:
         way_out = f"it changes, for all of its process, {changed}; {way_out}"
     details = (*describe_line(error), *warning_lines(kept_warnings()))

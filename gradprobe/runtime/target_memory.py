@@ -1,4 +1,4 @@
-"""The tensors that a target allocates, and the inputs that it changes."""
+"""What a target allocates, and inputs that it changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGEST = 1 << 28
 
 @dataclass
 class Allocations:
-    """While entered, the floating-point tensors that a target allocates lie in guard bands."""
+    """While entered, a target's new floating-point tensors lie in guard bands."""
 
     fill: str
     unwritten: float
@@ -57,7 +57,6 @@ class Allocations:
         self._open.__exit__(*raised)
 
     def breaches(self, names: Mapping[int, str]) -> list[Breach]:
-        """The bands that were written; `names`: by the address of a storage."""
         found = list[Breach]()
         for tensor, at, guards in self.made:
             there = f"the tensor allocated at {at.place if at.file else ''}"
@@ -157,7 +156,6 @@ def calling_line() -> SourceLine:
 def factory_mode(
     made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool
 ) -> Any:
-    """A mode of torch that hands on new tensors, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -219,7 +217,7 @@ class InputsBefore:
         self.writers: dict[str, Writer] = {}
 
     def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
-        """The inputs that differ now in any bit. `axes`: of an input; "" where it has none."""
+        """In any bit. `axes`: of an input; "" where it has none."""
         found = list[MemoryFinding]()
         for name, now in self._memory.items():
             differ = self._differing(name)
@@ -227,9 +225,7 @@ class InputsBefore:
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
             before, after = _view(now), _view(self._given[name])
             if before != after:
-                words = (
-                    f"{name}, an input, is another view after the run: {after}; it had {before}"
-                )
+                words = f"{name}, an input, is another view after the run: {after}, not {before}"
                 found.append(MemoryFinding(CHANGED, name, words, access="store"))
         return found
 
@@ -289,7 +285,7 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
 def shared(
     result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
 ) -> Iterator[MemoryFinding]:
-    """What gradients share with inputs and one another; less of autograd's, which are cloned."""
+    """Of gradients with inputs and one another; autograd's are cloned."""
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     allowed |= set() if target.is_backward else {"do"}
     gradients: dict[str, Tensor] = {}
@@ -301,8 +297,7 @@ def shared(
     pairs += itertools.combinations(gradients.items(), 2) if target.is_backward else []
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):
-            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own, "
-            words += "and whatever changes one changes the other"
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
             yield MemoryFinding(SHARED, name, words)
 
 

@@ -1,4 +1,4 @@
-"""Binds a case and its tensors to the parameters of a target, and its results to their names."""
+"""Arguments of a target, and names for its results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m
 
 
 def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments by the target's own names, or UsageFailure: it lacks a parameter for the case, or the reverse."""
+    """By the target's own names, or UsageFailure."""
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
         way = f"it takes {', '.join(target.takes.values())}"
@@ -45,7 +45,7 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
         raise UsageFailure(words, way)
     for name in target.required:
         words = f"target {target.name!r} needs {target.takes[name]!r}"
-        way = "take a parameter `do`, as a backward does, or give this one a default"
+        way = "take a parameter `do`, or give this one a default"
         is_output = name in OUTPUTS and not target.is_backward
         refuse_if(is_output, f"{words}, where a backward writes, and takes no dO", way)
         way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
@@ -63,7 +63,7 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
     elif case.window is not None and (case.window_as or target.window_form) == NUMBER:
         left, right = case.window
         words = f"target {target.name!r} takes the window as one number, got {left},{right}"
-        way = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
+        way = f"--window {left},0 ends at the diagonal; or --window {left},{left}"
         refuse_if(right not in (0, left), words, way)
         offered["window"] = left
     if case.mask_as == ADDITIVE and case.mask is not None:
@@ -103,7 +103,7 @@ def _is_mask_for_bias(target: Target, case: Case) -> bool:
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
-    """The options that the case uses and no parameter takes. For dropout, the reference needs the mask."""
+    """For dropout, the reference needs the mask."""
     is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
     is_square = case.cu_seqlens_q == case.cu_seqlens_k
     for_both = {"cu_seqlens_q", "cu_seqlens_k"} <= takes
@@ -154,7 +154,6 @@ def _as_tensor(value: Any) -> Any:
 def by_name(
     function: Callable[..., Any], results: Sequence[Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """The gradients by name, and why so; None where nothing tells which is which."""
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
     named = [name if name in _GRADIENTS else "" for name in map(intermediate_named, words)]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
@@ -205,7 +204,6 @@ _NAMED = re.compile(r"(?P<name>\w+)(?P<grad>\.grad\b)?(\.\w+|\[[^]]*\]|\(.*\))*"
 
 
 def _name_of(node: ast.expr) -> str:
-    """`dq` of `dq`, `dq.to(q.dtype)` and `q.grad`."""
     is_one = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     found = _NAMED.fullmatch(ast.unparse(node)) if is_one else None
     return "d" * bool(found["grad"]) + found["name"] if found else ""

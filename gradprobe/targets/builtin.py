@@ -1,4 +1,4 @@
-"""The built-in targets: where each lies, what it exposes and what it needs."""
+"""The built-in targets."""
 
 import ctypes
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FILES = (".py", ".cu")
 @dataclass(frozen=True)
 class Builtin:
     name: str
-    spec: str  # MODULE:FUNCTION
+    spec: str
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
@@ -38,7 +38,7 @@ BUILTINS = {row.name: row for row in _TABLE}
 
 
 def has_driver() -> bool:
-    """Whether this machine has NVIDIA's driver library, or the device of AMD's driver."""
+    """NVIDIA's, or AMD's."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

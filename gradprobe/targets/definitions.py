@@ -1,4 +1,4 @@
-"""What a file defines that can be checked: read from its text, or imported."""
+"""What a file defines that can be checked."""
 
 import ast
 import contextlib
@@ -24,11 +24,11 @@ _MAKES_NAMES = re.compile(
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
-    """UsageFailure where there is no such built-in, file or function; `takes_file`: FILE.py alone is enough."""
+    """`takes_file`: FILE.py alone is enough."""
     if word in BUILTINS:
         return
     if takes_file and word.endswith(".py"):
-        find.existing_file(Path(word), word)
+        find.existing_file(word, word)
         return
     bare = word.rstrip(":")
     for file in (Path(name) for name in (bare, f"{bare}.py") if name.endswith(FILES)):
@@ -37,7 +37,7 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     place, name = find.parts_of(word)
     if not place.endswith(FILES):
         return
-    file = find.existing_file(Path(place), word)
+    file = find.existing_file(place, word)
     own, first = sorted(_defined_in(file)), re.escape(name.partition(".")[0])
     text = file.read_text(encoding="utf-8", errors="replace") if own else ""
     if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
@@ -51,9 +51,9 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
     if file.suffix == ".cu":
         from ..frontends.cuda.host_code import host_function
 
-        host_function(file, "", word)  # which tells why
-    why = f"target {word!r}: {file} has no function that can be checked as it stands"
-    return UsageFailure(why, f"name one, {file}:FUNCTION, to hear why")
+        host_function(file, "", word)
+    words = f"target {word!r}: {file} has no function that can be checked as it stands"
+    return UsageFailure(words, f"{file}:FUNCTION tells why")
 
 
 def _defined_in(file: Path) -> dict[str, Definition]:
@@ -65,7 +65,7 @@ def _defined_in(file: Path) -> dict[str, Definition]:
 
 
 def with_function(word: str) -> str:
-    """FILE:FUNCTION for a file that has one function that can be checked; every other word as it is."""
+    """FILE:FUNCTION for a file with one that can be checked; else the word."""
     if not word.endswith(FILES) or not Path(word).is_file():
         return word
     found = candidates(Path(word))
@@ -73,9 +73,9 @@ def with_function(word: str) -> str:
 
 
 def candidates(file: Path) -> list[str]:
-    """What can be checked; what calls `Function.apply`, or is that, stands for the autograd.Function."""
+    """What calls `Function.apply`, or is that, stands for the autograd.Function."""
     if file.suffix == ".cu":
-        from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
+        from ..frontends.cuda.host_code import checkable
 
         return checkable(file)
     # Of two names of one definition the later.
@@ -110,7 +110,7 @@ def _is_checkable(node: Definition) -> bool:
 
 
 def _signature(node: Definition) -> inspect.Signature:
-    """As Python reads it; a default counts as None, and is not evaluated."""
+    """A default counts as None, and is not evaluated."""
     methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
     function = node if isinstance(node, ast.FunctionDef) else methods.get("forward")
     if function is None:
@@ -119,14 +119,13 @@ def _signature(node: Definition) -> inspect.Signature:
     arguments.defaults = [nothing] * len(arguments.defaults)
     arguments.kw_defaults = [value and nothing for value in arguments.kw_defaults]
     plain = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, nothing)))
-    signature = inspect.signature(eval(compile(plain, "", "eval")))  # noqa: S307 - None alone
+    signature = inspect.signature(eval(compile(plain, "", "eval")))
     if function is node or "setup_context" in methods:
         return signature
     return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def files_with_kernels(target: Target) -> tuple[str, ...]:
-    """The user's files with Triton functions that a target's names lead to."""
     if "triton.runtime" not in sys.modules:
         return ()
     found = dict[str, None]()

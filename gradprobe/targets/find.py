@@ -1,4 +1,4 @@
-"""A word on the command line, or a function -> a Target: what it takes by name, and which file it really is."""
+"""A word, or a function, as a Target."""
 
 import hashlib
 import importlib
@@ -31,7 +31,7 @@ class Target:
     name: str  # as the user wrote it; of a function, its word or its file and qualified name
     function: Callable[..., Any]
     takes: Mapping[str, str]  # canonical argument name -> the parameter's own name
-    required: frozenset[str]  # those without a default
+    required: frozenset[str]
     family: str
     source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
@@ -46,7 +46,7 @@ class Target:
 
     @property
     def is_backward(self) -> bool:
-        """If not, it is a forward, to be differentiated through autograd."""
+        """Else it is differentiated through autograd."""
         return "do" in self.takes
 
     @property
@@ -55,16 +55,13 @@ class Target:
 
     @property
     def packs(self) -> bool:
-        """Whether it takes sequences packed end to end, and not padded."""
+        """Whether it takes sequences end to end, and not padded."""
         packed = {"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()
         return bool(packed) and "seqlens" not in self.takes
 
 
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
-    """The target that a word names (a built-in, `path/to/file.py:function`, `package.module:function`), or a function.
-
-    Raises UsageFailure: there is none, or a parameter means nothing; TargetFailure: it fails to import, or cannot run.
-    """
+    """UsageFailure: there is none, or a parameter means nothing; TargetFailure: it cannot run."""
     changes = Surroundings()
     if isinstance(subject, str):
         word, (function, source) = subject, _found(subject, changes)
@@ -94,13 +91,12 @@ def _found(word: str, changes: Surroundings) -> tuple[Callable[..., Any], Loaded
     if place.endswith(".cu"):
         from ..frontends.cuda.host_code import host_function
 
-        file = existing_file(Path(place), word).resolve()
+        file = existing_file(place, word).resolve()
         function, line = host_function(file, name, word)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         return function, LoadedSource(name, str(file), line, digest)
-    is_file = place.endswith(".py")
-    load = partial(load_file, Path(place)) if is_file else partial(_load_module, place)
-    module = load(word, changes)
+    load = load_file if place.endswith(".py") else _load_module
+    module = load(place, word, changes)
     function = function_in(module, name, word)
     return function, source_of(function, module)
 
@@ -115,7 +111,7 @@ def parts_of(word: str) -> tuple[str, str]:
 
 
 def missing(builtin: Builtin) -> str:
-    """Why it cannot run here; "" where it can. Without a driver torch is not imported for it."""
+    """Why it cannot run here, or ""."""
     if not builtin.cuda:
         return ""
     if "torch" in sys.modules or has_driver():
@@ -126,8 +122,8 @@ def missing(builtin: Builtin) -> str:
     return "needs a CUDA device"
 
 
-def load_file(path: Path, word: str, changes: Surroundings) -> ModuleType:
-    path = existing_file(path, word).resolve()
+def load_file(name: str, word: str, changes: Surroundings) -> ModuleType:
+    path = existing_file(name, word).resolve()
     packages = _packages(path.parent)
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.
     name = ".".join([*(folder.name for folder in packages), f"gradprobe_target_{path.stem}"])
@@ -148,7 +144,8 @@ def _search(folder: Path, at: int) -> None:
         sys.path.insert(at, str(folder))
 
 
-def existing_file(path: Path, word: str) -> Path:
+def existing_file(name: str, word: str) -> Path:
+    path = Path(name)
     if not path.is_file():
         meant = did_you_mean(str(path), map(str, path.parent.glob("*.py")), "")
         way_out = meant or "the path is relative to the current folder"
@@ -175,7 +172,6 @@ def _load_module(name: str, word: str, changes: Surroundings) -> ModuleType:
 
 
 def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any:
-    """Whatever a user's module may do at import, it ends here as a sentence."""
     try:
         with gpu_stood_in(), changes.inside(), keeping_warnings():
             return load()
@@ -193,10 +189,7 @@ def _importing(load: Callable[[], Any], word: str, changes: Surroundings) -> Any
 
 
 def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    """The function that a name means, by parameters that have names, or UsageFailure; it may stand in a class.
-
-    The forward and the backward of an autograd.Function mean the whole of it, which runs through its `apply` alone.
-    """
+    """Or UsageFailure. The forward or backward of an autograd.Function means its `apply`."""
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
@@ -234,7 +227,6 @@ def callables(module: ModuleType) -> Iterator[str]:
 
 
 def _window_form(parameter: inspect.Parameter) -> str:
-    """A number where annotation or default say int; else a pair, which flash-attn takes."""
     words = inspect.formatannotation(parameter.annotation)
     is_int = re.search(r"\bint\b", words) and not re.search(r"(?i)tuple|list|sequence", words)
     return NUMBER if is_int or type(parameter.default) is int else PAIR
@@ -243,7 +235,6 @@ def _window_form(parameter: inspect.Parameter) -> str:
 def parameters_of(
     signature: inspect.Signature, word: str
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """The parameters by canonical name, and those without a default; UsageFailure of one that is missing or unknown."""
     takes, required = dict[str, str](), set[str]()
     for name, canonical in naming.meanings(signature.parameters).items():
         parameter = signature.parameters[name]
@@ -251,17 +242,18 @@ def parameters_of(
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             words = f"target {word!r} takes {parameter}; arguments are passed by name"
-            wrapped = "def attention(q, k, v): return f(q, k, v)"
-            raise UsageFailure(words, f"wrap it in a function that names them: {wrapped}")
+            raise UsageFailure(words, "wrap it: def attention(q, k, v): return f(q, k, v)")
         is_needed = parameter.default is parameter.empty
         if canonical is None:
             words = f"target {word!r} needs a parameter {name!r} that gradprobe has no value for"
-            way_out = "wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: "
+            way_out = (
+                "wrap it in a function that passes it (gradprobe init); known, with synonyms: "
+            )
             way_out += ", ".join(dict.fromkeys(naming.CANONICAL.values()))
             refuse_if(is_needed, words, way_out)
             continue
-        words = f"target {word!r} takes both {takes.get(canonical)!r} and {name!r}, which name the same thing"
-        refuse_if(canonical in takes, words, "keep one of them")
+        words = f"target {word!r} takes both {takes.get(canonical)!r} and {name!r}, which mean one thing"
+        refuse_if(canonical in takes, words, "keep one")
         takes[canonical] = name
         required |= {canonical} if is_needed else set()
     absent = [name for name in ("q", "k", "v") if name not in takes]

@@ -1,4 +1,4 @@
-"""Which file a function came from, and by which word it is found. What parameters are called."""
+"""Which file a function came from, and what parameters are called."""
 
 import ast
 import contextlib
@@ -56,7 +56,6 @@ def _module_of(value: Any) -> str:
 
 
 def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
-    """The modules that its names are, or in which what they and its dicts hold was made."""
     # A dict of modules is no use of them: `sys.modules` holds all that there are.
     found = set[str]()
     for value in [*vars(module).values()]:
@@ -70,7 +69,7 @@ def _sources_of(module: ModuleType, *, submodules: bool) -> set[str]:
 
 
 def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
-    """By file the modules that somebody may edit among those that these lead to."""
+    """By file, those that somebody may edit among the ones these lead to."""
     waiting, found = list(names), dict[str, ModuleType]()
     while waiting:
         module = sys.modules.get(waiting.pop())
@@ -82,7 +81,7 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def holding(file: str) -> list[str]:
-    """The modules of a file, and those that hold anything of theirs, to be imported anew."""
+    """Modules of a file, and those that hold anything of theirs."""
     path, others, more = Path(file).resolve(), dict[str, set[str]](), set[str]()
     for name, module in [*sys.modules.items()]:
         # Some of Python's own have no file.
@@ -99,15 +98,13 @@ def holding(file: str) -> list[str]:
 
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:
-    folders = dict.fromkeys(folder or os.getcwd() for folder in ("", *sys.path))
-    found = dict.fromkeys(found_in(folder, module) for folder in folders)
-    return tuple(str(other) for other in found if other not in (None, file))
-
-
-def found_in(folder: str, module: str) -> Path | None:
-    *packages, name = module.split(".")
-    spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder, *packages)])
-    return Path(spec.origin).resolve() if spec is not None and spec.origin else None
+    (*packages, name), found = module.split("."), dict[str, None]()
+    for folder in dict.fromkeys(each or os.getcwd() for each in ("", *sys.path)):
+        place = [os.path.join(folder, *packages)]
+        spec = importlib.machinery.PathFinder.find_spec(name, place)
+        if spec is not None and spec.origin and (other := Path(spec.origin).resolve()) != file:
+            found[str(other)] = None
+    return tuple(found)
 
 
 def readable(function: AnyFunction) -> AnyFunction:
@@ -162,7 +159,7 @@ def _is_torch_s_own(function: AnyFunction) -> bool:
 
 
 def _torch_s_own(function: AnyFunction) -> AnyFunction:
-    def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
+    def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
         scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
@@ -195,7 +192,7 @@ def _naming(function: AnyFunction, signature: inspect.Signature, original: Any) 
 
 
 def target_word(function: AnyFunction) -> str:
-    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" of what its module does not bind."""
+    """FILE.py:FUNCTION or MODULE:FUNCTION; "" of what its module does not bind."""
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
@@ -217,7 +214,6 @@ def name_of(function: AnyFunction) -> str:
 
 
 def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
-    """The name of a function that every import of its module binds, its own before others."""
     own = getattr(function, "__name__", "")
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
@@ -242,7 +238,7 @@ def _imported_names(module: ModuleType) -> set[str]:
 
 
 def statements_at_import(node: ast.AST) -> Iterator[ast.stmt]:
-    """Those at once or under a condition, but for what runs only as a script."""
+    """Without what runs only as a script."""
     for part in ast.iter_child_nodes(node):
         if isinstance(part, ast.If) and "__name__" in ast.dump(part.test):
             continue
@@ -276,26 +272,16 @@ def _relative(file: Path) -> str:
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
 WORLD = ("rank", "world_size", "group")
-_WITHOUT_SYNONYM = (
-    "delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m", "block_n",
-    "rank", "world_size", "enable_gqa", "mask",
+# Options, each with its synonyms.
+_OPTIONS = (
+    "scale sm_scale softmax_scale", "causal is_causal", "window window_size", "align alignment",
+    "dropout dropout_p p_dropout", "keep keep_mask dropout_mask", "cu_seqlens_k cu_seqlens_kv",
+    "max_seqlen_k max_seqlen_kv", "dots input_precision", "group process_group",
+    *["delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m", "block_n"],
+    *["rank", "world_size", "enable_gqa", "mask"],
 )  # fmt: skip
-_OPTIONS = {
-    "scale": ("sm_scale", "softmax_scale"),
-    "causal": ("is_causal",),
-    "window": ("window_size",),
-    "align": ("alignment",),
-    "dropout": ("dropout_p", "p_dropout"),
-    "keep": ("keep_mask", "dropout_mask"),
-    "cu_seqlens_k": ("cu_seqlens_kv",),
-    "max_seqlen_k": ("max_seqlen_kv",),
-    "dots": ("input_precision",),
-    "group": ("process_group",),
-}
-CANONICAL = {
-    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
-}
-CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
+_ALL = [(name, *words) for name, words in SYNONYMS.items()] + [*map(str.split, _OPTIONS)]
+CANONICAL = {word: words[0] for words in _ALL for word in words}
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
 _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
 
@@ -306,7 +292,7 @@ def canonical_name(parameter: str) -> str | None:
 
 
 def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
-    """What each parameter means: L is LSE in a backward that takes O and dO, else perhaps a length."""
+    """L is LSE in a backward that takes O and dO, else perhaps a length."""
     meant = {name: canonical_name(name) for name in parameters}
     if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
         meant |= {name: "mask" for name in EITHER if name in meant}

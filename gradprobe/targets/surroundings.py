@@ -1,4 +1,4 @@
-"""The settings of the process that a target changed: they hold while it runs, and for nobody else. What it warns of."""
+"""What a target changes of its process; what it warns of."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 # The functions of these judge a target. What it replaces there is put back while it does not run.
 _SPACES = (
@@ -22,8 +22,7 @@ _MOST_NAMED = 4
 _KEPT: dict[int, int] = {}
 
 
-@dataclass(frozen=True)
-class _Setting:
+class _Setting(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], object]
     words: str = ""  # in sentences; "" where it changes no result
@@ -37,7 +36,7 @@ class Surroundings:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """While open, all is as the target left it; afterwards as before, for who judges it."""
+        """While open, all is as the target left it; afterwards as before."""
         settings = _settings()
         for number in (1, 2):
             if number not in _KEPT:
@@ -45,8 +44,9 @@ class Surroundings:
                     _KEPT[number] = os.dup(number)
         values = _values(settings)
         functions = {space: dict(vars(_space(space))) for space in _SPACES}
-        kept = [name for name in self._left if settings[name].stays]
-        _put(settings, {name: self._left[name] for name in kept})
+        for name, value in self._left.items():
+            if settings[name].stays:
+                settings[name].put(value)
         _replace(self._replaced)
         try:
             yield
@@ -56,17 +56,17 @@ class Surroundings:
             _replace(own)
             now = _values(settings).items()
             self._left = {name: value for name, value in now if value != values[name]}
-            _put(settings, {name: values[name] for name in self._left})
+            for name in self._left:
+                settings[name].put(values[name])
             _open_standard_streams()
 
     @property
     def sets_threads(self) -> bool:
-        """Then in a fork it would wait for threads that it has not."""
+        """A fork would wait for threads that it has not."""
         return "threads" in self._left
 
     @property
     def sentence(self) -> str:
-        """What it left changed and could change a result, or ""."""
         # torch replaces some of its own functions when parts of it are first used.
         named = sorted(
             f"{space}.{name}"
@@ -93,25 +93,19 @@ def _settings() -> Mapping[str, _Setting]:
         warnings.resetwarnings()
         warnings.filters.extend(value)  # type: ignore[attr-defined]
 
-    def algorithms() -> tuple[bool, bool]:
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        return torch.are_deterministic_algorithms_enabled(), warns
-
-    def put_algorithms(value: tuple[bool, bool]) -> None:
-        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
     def device() -> torch.device | None:
         context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         return getattr(context, "device", None)
 
     words = "whether gradients are recorded"
+    algorithms = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
     autocast = lambda: [*map(torch.is_autocast_enabled, kinds)]  # noqa: E731
     return {
         "device": _Setting(device, torch.set_default_device, "the default device"),
         "dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, "the default dtype"),
         "gradients": _Setting(torch.is_grad_enabled, torch.set_grad_enabled, words),
         "autocast": _Setting(autocast, put_autocast, "autocast"),
-        "algorithms": _Setting(algorithms, put_algorithms, "deterministic algorithms"),
+        "algorithms": _Setting(*algorithms, "deterministic algorithms"),
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
         "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
         "folder": _Setting(_folder, lambda value: os.chdir(value or os.curdir)),
@@ -127,27 +121,22 @@ def _values(settings: Mapping[str, _Setting]) -> dict[str, Any]:
     return {name: setting.get() for name, setting in settings.items()}
 
 
-def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        settings[name].put(value)
-
-
 def _folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it is gone
+    except OSError:
         return None
 
 
 def _space(name: str) -> Any:
-    import numpy  # noqa: ICN001, F401
+    import numpy  # noqa: F401
     import torch
 
     return torch.Tensor if name == "torch.Tensor" else sys.modules[name]
 
 
 def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    """What replaced functions; that a module adds some when it is first used does not count."""
+    """What a module adds at its first use does not count."""
     found = dict[tuple[str, str], Any]()
     for space, functions in before.items():
         now = vars(_space(space))
@@ -183,7 +172,6 @@ _WARNINGS: dict[str, None] = {}
 
 
 def kept_warnings() -> tuple[str, ...]:
-    """`attention.py:12: DeprecationWarning: ...`."""
     return tuple(_WARNINGS)
 
 
@@ -208,7 +196,7 @@ def keeping_warnings() -> Iterator[None]:
 
 @contextmanager
 def warned_once() -> Iterator[None]:
-    """The same, each once and none an error, without numpy's in the interpreter."""
+    """Each once and none an error, without numpy's in the interpreter."""
     with warnings.catch_warnings(), keeping_warnings():
         warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")

@@ -138,7 +138,7 @@ def f(q, k, v, scale):
 """
 UNUSABLE_FILES = [
     # Signatures that nothing can be passed to.
-    ("def f(*args): pass", 2, ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
+    ("def f(*args): pass", 2, ("takes *args; arguments are passed by name", "wrap it: def attention(q, k, v)")),
     ("def f(q, k, v, do, temperature): pass", 2, ("needs a parameter 'temperature' that gradprobe has no value for",)),
     ("def f(q, k, v, do, bias): pass", 2, ("needs 'bias', which this case does not have", "add --bias")),
     # Files that fail to import.
@@ -146,7 +146,7 @@ UNUSABLE_FILES = [
     ("\nassert not __name__", 3, ("AssertionError: odd.py:2: assert not __name__",)),
     # Forwards that autograd cannot differentiate.
     (FORWARD + "(q @ k.mT @ v).detach()", 3, ("is not differentiable: its output does not require grad",)),
-    (FORWARD + "{'O': v, 'out': v}", 3, ("it is a forward and must return its output tensor, got a dict of O, out",)),
+    (FORWARD + "{'O': v, 'out': v}", 3, ("a forward must return its output tensor, got a dict of O, out",)),
     (FORWARD + "(q @ k.mT @ v).transpose(1, 2)", 3, ("that looks like [B, L, H, D]: return O transposed",)),
     (AUTOGRAD.format(result="do, do"), 3, ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
     # Of a long message the first paragraph is told; what takes one number as its window is passed its left side.
@@ -174,7 +174,7 @@ def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
 UNUSABLE_RESULTS = [
     ("wrong_shape", ("returned dK of the wrong shape", "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]")),
     ("unknown_name", ("returned an unknown intermediate 'dW'", "known: LSE, P, O, dP")),
-    ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one of them")),
+    ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one")),
     ("tau_of_softmax", ("returned dTau, which does not exist in this case", "leave it out")),
     ("nothing", ("must return a dict of named intermediates, got NoneType",)),
     ("raising", ("raised ValueError (contiguous): the target says no", "--traceback shows where")),

@@ -20,7 +20,7 @@ MISTYPED = {
     "check --against interpretd": "did you mean 'interpreted'?",
     "check kernel.py:": "it has kernel.py:lazy_attention",
     "check two.py": "names no function\n  it has two.py:forward, two.py:backward",
-    "check none.py": "no function that can be checked as it stands\n  name one, none.py:FUNCTION, to hear why",
+    "check none.py": "no function that can be checked as it stands\n  none.py:FUNCTION tells why",
     "init --family sofmax": "did you mean 'softmax'?",
     "show kernl.json": "did you mean 'kernel.json'?",
     "check lazy --battery=piars": "did you mean 'pairs'?",

@@ -110,7 +110,7 @@ def test_wrong_arguments_name_the_way_out(module):
     assert "a tensor of its type or None" in failure(module.longs, 1, 1, 0, 7, 7).way_out
     by_value = failure(module.by_value, 1, 1, 0, OUT, 7)
     assert "parameter 'sizes' is Sizes, got 7" in str(by_value)
-    assert "a function of the file's host code" in by_value.way_out
+    assert "by a function of the file" in by_value.way_out
 
 
 def test_kernels_that_are_not_there(module):
@@ -128,7 +128,7 @@ def test_sizes(module):
     assert "1,025 threads a block; 1,024 fit" in str(failure(module["many<1>"], 1, 1025, 0, OUT))
     for grid, block in ((0, 1), ((1, 1, 1, 1), 1), ((), 1), (1, (0,))):
         error = failure(module["many<1>"], grid, block, 0, OUT)
-        assert "must be 1 to 3 numbers above 0" in str(error)
+        assert "takes 1 to 3 sizes above 0" in str(error)
     assert "500,000 bytes of shared memory" in str(failure(module.dynamic, 1, 1, 500_000, OUT))
     assert "-4 bytes of shared memory" in str(failure(module.dynamic, 1, 1, -4, OUT))
     clean(module, "dynamic", 1, 1, 227 << 10, OUT)

@@ -25,8 +25,8 @@ for _name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "u
     NUMBERS[f"{_name}_t"] = getattr(ctypes, f"c_{_name}")
 NUMBERS |= dict.fromkeys(("half", "__half", "nv_bfloat16", "__nv_bfloat16"), HALF)
 _FITS = (
-    "a pointer takes a tensor of its type or None, a number one that it can hold; what takes a structure is "
-    "launched by a function of the file's host code"
+    "a pointer takes a tensor of its type or None, a number what it can hold; what takes a structure is "
+    "launched by a function of the file"
 )
 # A number's ctypes type; the bytes of what a pointer points at, 0 if unknown; or None.
 ParameterType = Any
@@ -96,15 +96,14 @@ class Arguments:
         self.is_on_gpu = devices == {"cuda"}
 
     def addresses(self, types: Sequence[ParameterType]) -> Any:
-        """Of C values, in an array that keeps them; TargetFailure where one does not fit."""
         found = []
         for (parameter, argument), type_ in zip(self._given, types, strict=True):
             value = _c_value(type_, argument)
             if value is None:
                 is_tensor = hasattr(argument, "data_ptr")
                 got = f"a tensor of {argument.dtype}" if is_tensor else repr(argument)
-                words = f"parameter {parameter.name!r} is {parameter.type}, got {got}"
-                raise TargetFailure(f"{self._who}: {words}", _FITS)
+                words = f"{self._who}: parameter {parameter.name!r} is {parameter.type}"
+                raise TargetFailure(f"{words}, got {got}", _FITS)
             found.append(value)
         array: Any = (POINTER * max(1, len(found)))(*map(ctypes.addressof, found))
         array.values = found
@@ -112,7 +111,6 @@ class Arguments:
 
 
 def _c_value(type_: ParameterType, argument: Any) -> Any:
-    """None where it does not fit."""
     if isinstance(type_, int):
         if argument is None:
             return POINTER()
@@ -122,7 +120,7 @@ def _c_value(type_: ParameterType, argument: Any) -> Any:
     is_real = type_ in _REAL
     if type_ in (None, HALF) or not isinstance(number, (int, float) if is_real else int):
         return None
-    with contextlib.suppress(OverflowError):  # of a whole number as a float
+    with contextlib.suppress(OverflowError):
         value = type_(number)
         fits = math.isinf(number) or not math.isinf(value.value)
         return value if (fits if is_real else value.value == number) else None

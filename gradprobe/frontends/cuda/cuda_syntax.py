@@ -1,4 +1,4 @@
-"""CUDA C++ as a syntax tree with the offsets of characters; its statements."""
+"""CUDA C++ as a syntax tree by characters; its statements."""
 
 from __future__ import annotations
 
@@ -33,15 +33,12 @@ _LOOPS = ("for_statement", "while_statement", "do_statement")
 _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
 
 
-# --- Text
-
-
 def blank(text: str) -> str:
     return re.sub(r"\\(?!\n)|[^\\\n]", " ", text)
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces for comments, literals, and what a known `#if` leaves out."""
+    """Spaces for comments, literals, and what a known `#if` leaves out."""
     lines = _LEXICAL.sub(_without_content, text).splitlines(keepends=True)
     branches = list[bool | None]()  # of each open #if, whether what follows is compiled
     for number, line in enumerate(lines):
@@ -65,7 +62,7 @@ def without_comments(text: str) -> str:
 
 def _without_content(found: re.Match[str]) -> str:
     text, empty = found[0], blank(found[0])
-    if text[0] == '"':  # still a string
+    if text[0] == '"':
         return f'"{empty[1:-1]}"'
     return empty if text[0] == "/" else f"0{empty[1:]}"
 
@@ -77,9 +74,6 @@ def without_directives(text: str) -> str:
 def includes(text: str) -> Iterator[re.Match[str]]:
     plain = without_comments(text)
     return (found for found in _INCLUDE.finditer(text) if "#" in plain[slice(*found.span())])
-
-
-# --- Trees
 
 
 @functools.lru_cache(maxsize=128)
@@ -94,7 +88,6 @@ def parse(text: str) -> Node:
 
 
 def nodes(root: Node | None, *types: str) -> Iterator[Node]:
-    """Those of some types, or all, from one down, in the order of the text."""
     waiting = [] if root is None else [root]
     while waiting:
         node = waiting.pop()
@@ -140,7 +133,7 @@ class DeclaredFunction:
 
 
 def declared(declaration: Node) -> list[Declaration]:
-    """The variables of a declaration; or a parameter, named or not, whose arrays are pointers."""
+    """The variables of a declaration; or a parameter, whose arrays are pointers."""
     kind = declaration.child_by_field_name("type")
     if kind is not None and kind.type == "struct_specifier":
         kind = kind.child_by_field_name("name") or kind
@@ -194,7 +187,6 @@ class CudaStatements(Statements):
         return [lines(loop).start for loop in reversed(around)]
 
     def address(self, line: int) -> list[int]:
-        """Products that are assigned to what a line uses, and quotients in those."""
         function, found = None, list[int]()
         for node in nodes(self._root, "function_definition"):
             function = node if line in lines(node) else function

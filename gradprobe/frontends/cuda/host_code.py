@@ -1,4 +1,4 @@
-"""Functions of the host in a .cu file as targets, by the names of their parameters."""
+"""Functions of the host in a .cu file as targets."""
 
 from __future__ import annotations
 
@@ -55,15 +55,13 @@ _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
 class Meaning(NamedTuple):
-    """An input, output, scalar, size, stride or stream."""
-
     kind: str
     what: str = ""
     axis: str = ""
 
 
 def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
-    """The one of a name, else the first, as a function of q, k, v, do by name; and its line."""
+    """A function of q, k, v, do, the first where none is named; and its line."""
     source = read_source(file)
     function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:
@@ -84,7 +82,7 @@ def checkable(file: Path) -> list[str]:
 
 
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
-    """UsageFailure where a name means nothing here, or no result is written."""
+    """UsageFailure where a name means nothing, or no result is written."""
     pointers = [word_of(each.name) for each in function.parameters if each.type.endswith("*")]
     pointers += filter(None, map(tensor_of, [*pointers]))
     found: dict[str, Meaning] = {}
@@ -133,7 +131,7 @@ class _Backward:
         more = sorted(self._named("input") + self._named("scalar"))
         names = dict.fromkeys(["q", "k", "v", "do", *more])
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-        backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        vars(backward)["__signature__"] = inspect.Signature(parameters)
         backward.__name__ = backward.__qualname__ = self._name
         return backward
 

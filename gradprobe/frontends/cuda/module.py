@@ -1,4 +1,4 @@
-"""The kernels of a .cu file, and what launches them, callable on tensors, on a CPU or, by NVRTC, on a GPU."""
+"""Kernels of a .cu file and what launches them, on a CPU or, by NVRTC, on a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BYTES, _SIZES = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
 
 @dataclass(frozen=True)
 class Module:
-    """A .cu file: `module.name` or `module["name<arguments>"]` is a Kernel or a Launcher."""
+    """`module.name` or `module["name<arguments>"]` is a Kernel or a Launcher."""
 
     source: CudaSource
 
@@ -57,13 +57,9 @@ def kernel_of(source: CudaSource, name: str) -> Kernel:
 
 class Kernel(KernelEntry):
     def __call__(self, grid: Size, block: Size, shared_bytes: int, /, *arguments: Any) -> None:
-        """Launches it, or raises TargetFailure.
+        """Launches it, or raises TargetFailure. `grid`, `block`: along x, y and z; those left out are 1.
 
-        Args:
-            grid: blocks along x, y and z; those left out are 1.
-            block: threads of each along x, y and z.
-            shared_bytes: of dynamic shared memory.
-            arguments: tensors, all of one device; None for a null pointer; numbers.
+        Arguments: tensors of one device; None for a null pointer; numbers.
         """
         who = f"kernel {self.name} of {self.source.path.name}"
         given = Arguments(who, self.function.parameters, arguments)
@@ -82,15 +78,15 @@ class Kernel(KernelEntry):
 def _sizes(given: Size) -> tuple[int, ...]:
     sizes = (given,) if isinstance(given, int) else tuple(given)
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise TargetFailure(f"the sizes of a launch must be 1 to 3 numbers above 0, got {sizes}")
+        raise TargetFailure(f"a launch takes 1 to 3 sizes above 0, got {sizes}")
     return (*map(int, sizes), 1, 1)[:3]
 
 
 def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> None:
     name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > 1024:  # what every GPU allows
-        words = f"is launched with {threads:,} threads a block; 1,024 fit"
-        raise TargetFailure(f"kernel {name} {words}")
+        words = f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
+        raise TargetFailure(words)
     storages = [home_of(tensor) for _, tensor in launch.tensors]
     backend = CUDA if library is None else CUDA_ON_CPU
     found.started.append(Launch(launch.kernel, backend, storages))
@@ -172,8 +168,8 @@ class _HostCall:
             if 0 <= start <= storage.nbytes() - size:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        where = "outside the tensors of its arguments"
-        raise TargetFailure(f"host code fills or copies {size:,} bytes {where}")
+        words = f"host code fills or copies {size:,} bytes outside its tensors"
+        raise TargetFailure(words)
 
 
 def load(
@@ -182,12 +178,9 @@ def load(
     defines: Mapping[str, object] | None = None,
     include: Sequence[str | Path] = (),
 ) -> Module:
-    """The kernels of a CUDA C++ file, compiled at the first launch on a device; or TargetFailure.
+    """The kernels of a CUDA C++ file beside the caller's, else here; compiled at the first launch; or TargetFailure.
 
-    Args:
-        path: if it is not absolute, beside the file of the caller's module, else here.
-        defines: macros: `{"BLOCK_M": 32, "SCALAR": "float"}`.
-        include: folders of what it includes, besides its own.
+    `defines`: macros, `{"BLOCK_M": 32, "SCALAR": "float"}`; `include`: folders besides its own.
     """
     folders, macros = [str(Path(folder).resolve()) for folder in include], dict[str, str]()
     for name, value in (defines or {}).items():
@@ -230,7 +223,7 @@ def _core() -> Any:
 
         if hasattr(cuda.core, "Program"):
             return cuda.core
-    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later: it is not installed"
+    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later"
     raise TargetFailure(words, "pip install 'gradprobe[cuda]'")
 
 
@@ -248,8 +241,8 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
         return program.compile("cubin", name_expressions=names, logs=log)
     except Exception as error:
         errors = compile_errors(f"{log.getvalue()}\n{error}")
-        where = f"{source.path.name} does not compile for the GPU"
-        raise TargetFailure(f"{where}: {errors}") from error
+        words = f"{source.path.name} does not compile for the GPU: {errors}"
+        raise TargetFailure(words) from error
 
 
 def _headers() -> list[str]:

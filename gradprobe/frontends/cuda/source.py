@@ -1,4 +1,4 @@
-"""A .cu file as it was read: its kernels, its host code, and its text for each compiler."""
+"""A .cu file as it was read, and its text for each compiler."""
 
 from __future__ import annotations
 
@@ -110,12 +110,10 @@ class CudaSource:
         return "".join(sorted(found))
 
     def dynamic_array_of(self, kernel: str) -> str:
-        """The name of its `extern __shared__` array, else of one in the file."""
         arrays = [*_shared_arrays(self.declared[kernel].node), *self._shared]
         return next((array.name for array, is_extern in arrays if is_extern), "")
 
     def shared_type(self, name: str) -> str:
-        """ "void" of two types, and of none."""
         types = {array.type for array, _ in self._shared if array.name == name}
         return types.pop() if len(types) == 1 else "void"
 
@@ -188,7 +186,6 @@ class KernelEntry:
 def read_source(
     path: Path, folders: Sequence[str] = (), defines: Mapping[str, str] | None = None
 ) -> CudaSource:
-    """The file as it is now; TargetFailure if it is no text."""
     what = f"cannot read the CUDA source {path}"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -258,6 +255,6 @@ def _pieces(root: Node) -> Iterator[HostPiece]:
 
 def _with_users(pieces: Sequence[HostPiece], pattern: str) -> list[HostPiece]:
     found = [piece for piece in pieces if re.search(pattern, piece.text)]
-    for piece in found:  # which grows
+    for piece in found:
         found += [user for user in pieces if piece.name in user.tokens and user not in found]
     return [piece for piece in pieces if piece in found]

@@ -1,19 +1,12 @@
-"""What launches do wrong, and their accesses on a CPU."""
-
-from __future__ import annotations
+"""What launches do wrong, and their accesses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...inputs.memory import Array
 from ...model import memory_finding as memory
 from ...source.syntax import SourceLine
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .source import KernelEntry
 
 _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
@@ -27,7 +20,7 @@ _SENTENCES = {
     memory.UNWRITTEN: "{now.who} {now.did} {shared}{where}, which nothing has written, at {now.place}{times}",
     memory.BARRIER: "{now.who} waits at the barrier {now.place}, but {before.who} {before.did}",
     memory.MISALIGNED: "{now.who} {now.did} {shared}{where} by a type wider than its elements, "
-    "at an address that is no multiple of that type's alignment, at {now.place}",
+    "at an address that is no multiple of its alignment, at {now.place}",
     EQUAL: "",
     memory.SHUFFLE: "{where} at {now.place}, in the warp of {now.who}{times}",
 }
@@ -69,7 +62,7 @@ class CudaFinding:
 
     @property
     def finding(self) -> memory.MemoryFinding:
-        line = self.now.line
+        line, access = self.now.line, _ACCESSES.get(self.now.how, "")
         about = (
             self.kind,
             self.array,
@@ -79,8 +72,8 @@ class CudaFinding:
             line.line,
             line.code,
         )
-        found = memory.MemoryFinding(*about, access=_ACCESSES.get(self.now.how, ""))
-        return replace(found, lanes=self.count, in_block=self.is_shared)
+        found = memory.MemoryFinding(*about, access=access, in_block=self.is_shared)
+        return replace(found, lanes=self.count)
 
     @property
     def sentence(self) -> str:
@@ -91,7 +84,7 @@ class CudaFinding:
 
 
 def by_lines(findings: Iterable[CudaFinding]) -> Iterable[CudaFinding]:
-    """One for each pair of lines: either may have been the second."""
+    """One for each pair of lines: either may have been second."""
     found: dict[object, CudaFinding] = {}
     for finding in findings:
         lines = frozenset({finding.now.line, (finding.before or finding.now).line})
@@ -108,10 +101,10 @@ THREAD, WARP, BLOCK = range(3)
 
 @dataclass(frozen=True)
 class RecordedAccesses:
-    entry: KernelEntry
+    entry: Any  # a KernelEntry
     # Of addresses of its code, the innermost first.
     lines: Callable[[Sequence[int]], Mapping[int, tuple[SourceLine, ...]]]
-    tensors: Sequence[tuple[str, Tensor]]
+    tensors: Sequence[tuple[str, Any]]
     records: Array  # gp_record of the runtime; of a thread's repeated ones perhaps one
     bases: Sequence[int]
     # Which gave each other values: none (THREAD), those of a WARP or a BLOCK.

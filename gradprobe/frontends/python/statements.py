@@ -1,8 +1,9 @@
-"""Statements around a line: what defines a mask, moves a pointer, or says how far a loop goes."""
+"""Statements around a line of Python."""
 
 import ast
 import functools
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from ...source.kernel_file import python_file
@@ -15,6 +16,7 @@ _FEW = 8
 _STEPS = 3
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign)
 _all: Any = functools.lru_cache(maxsize=4096)(inside)
+_line_of = attrgetter("lineno")
 
 
 class _Line:
@@ -26,12 +28,10 @@ class _Line:
         self.names = _names(*self.around(ast.Name))
 
     def around(self, *kinds: Any) -> list[Any]:
-        """The nodes of some kinds in its function that meet it; outer ones first."""
         every = _all(self.function, *kinds)
         return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
 
     def assigned(self, names: set[str], until: int | None = None) -> list[Any]:
-        """The assignments to names up to a line, else itself; the last first."""
         last, every = self.number if until is None else until, _all(self.function, *_ASSIGNMENTS)
         found = [each for each in every if each.lineno <= last]
         found = [each for each in found if names & _names(*targets_of(each))]
@@ -113,10 +113,6 @@ class PythonStatements(Statements):
             limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
             yield from map(_line_of, here.assigned(_names(*limits), loop.lineno))
             yield loop.lineno
-
-
-def _line_of(node: Any) -> int:
-    return int(node.lineno)
 
 
 def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:

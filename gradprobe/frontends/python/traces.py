@@ -1,4 +1,4 @@
-"""What Python code does as it runs: the goals that its lines come to, and what its expressions hold."""
+"""What Python code does: goals that it comes to, and values."""
 
 import ast
 import inspect
@@ -108,7 +108,7 @@ class Event:
 
 @contextmanager
 def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
-    """While open, all functions of a function's file note their values."""
+    """While open, the functions of a function's file note their values."""
     found, counts, events = dict[tuple[int, int], Event](), Counter[int](), list[Event]()
     module = sys.modules.get(plain_function(function).__module__ or "")
     file = getattr(module, "__file__", None) or ""

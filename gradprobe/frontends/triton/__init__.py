@@ -1,4 +1,4 @@
-"""Triton: its kernels compiled, or interpreted on the CPU, where a GPU is stood in for."""
+"""Triton, compiled or interpreted on the CPU, where a GPU is stood in for."""
 
 import contextlib
 import os
@@ -9,17 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...model.case import ARCHITECTURES, DEFAULT_ARCHITECTURE, Architecture
-from .. import Language, Launches, replaced
-
-
-class TritonLanguage(Language):
-    def launches(self, found: Launches) -> AbstractContextManager[Any]:
-        from .launches import recorded_launches
-
-        return recorded_launches(found)
-
-
-LANGUAGE = TritonLanguage()
+from .. import replaced
 
 
 def interpreting() -> bool:
@@ -36,7 +26,6 @@ _REGISTERS = 65536
 
 
 def stand_in_for(arch: str | None) -> None:
-    """From now on the GPU that is not there is of this architecture, or the default."""
     global _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
     _asked_for = arch
 
@@ -47,10 +36,7 @@ def architecture() -> str | None:
 
 @contextlib.contextmanager
 def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
-    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on it lie on the CPU.
-
-    `torch.cuda.is_available()` stays False. `as_cuda`: whether every tensor's `is_cuda` is True.
-    """
+    """While open, the CPU stands in for a GPU where kernels are interpreted; `as_cuda`: by `is_cuda` too."""
     with contextlib.ExitStack() as stack:
         for replacement in _replacements(as_cuda) if interpreting() else ():
             stack.enter_context(replacement)
@@ -93,7 +79,6 @@ def _properties(gpu: Architecture) -> Any:
 
 
 def _on_the_cpu() -> Any:
-    """A mode of torch in which "cuda" is the CPU: files make tensors when they are imported."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -1,4 +1,4 @@
-"""The launches of Triton kernels, compiled or interpreted."""
+"""Launches of Triton kernels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...inputs.memory import home_of
 from .. import COMPILED, INTERPRETED, Launch, Launches, replaced
 from . import interpreting
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class KernelCall:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What it is compiled by: launches of one key compile alike."""
+        """Launches of one key compile alike."""
         constants, kinds = self.constants, list[Any]()
         for name, value in self.given.items():
             kinds.append((name, repr(value) if name in constants else _kind(value)))
@@ -71,7 +68,7 @@ def _constants_of(function: Any) -> frozenset[str]:
 
 
 def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(name, tensor, what a kernel gets a pointer to) of an argument's parts."""
+    """(name, tensor, what a kernel gets a pointer to)."""
     if isinstance(given, tuple):
         for at, part in enumerate(given):
             yield from tensors_in(part, f"{name}[{at}]")
@@ -109,7 +106,7 @@ def _kind(value: Any) -> Any:
 def recorded_launches(found: Launches) -> Iterator[None]:
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            if not kwargs.get("warmup"):  # else it is only to be compiled
+            if not kwargs.get("warmup"):
                 call = called(kernel, args, kwargs)
                 backend = INTERPRETED if interpreting() else COMPILED
                 storages = {storage for _, storage in call.pointers}
@@ -173,7 +170,7 @@ def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) 
 
 
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler, the GPU or a first interpreted program (static_assert) refused."""
+    """The compiler, the GPU or a first interpreted program (static_assert) refused."""
     kind = type(error).__name__
     if kind != "InterpreterError":
         return kind in ("OutOfResources", "CompileTimeAssertionFailure")

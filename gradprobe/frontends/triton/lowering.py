@@ -1,4 +1,4 @@
-"""Lowers interpreted launches to TTIR, and says which no compiler takes; in a last process."""
+"""Lowers interpreted launches to TTIR; in a last process."""
 
 import functools
 import gc
@@ -47,7 +47,7 @@ _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """What keeps each kernel from being compiled at any size, for the GPU asked for, else any."""
+    """What keeps each from being compiled at any size, for the GPU asked for, else any."""
     gc.disable()  # what it would go through is shared with the process before the fork
     _restore_language()
     return list(map(_error_of, calls))
@@ -116,7 +116,6 @@ def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
 
 @functools.cache
 def _restore_language() -> None:
-    """Makes this process's language the compiler's: no kernel can be interpreted any more."""
     os.environ.pop("TRITON_INTERPRET", None)
     for owner, attributes in shipped_language().items():
         for name, value in list(vars(owner).items()):

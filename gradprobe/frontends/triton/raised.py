@@ -1,4 +1,4 @@
-"""Where a target raised: the user's lines, in a kernel or around it."""
+"""The user's lines where a target raised."""
 
 import linecache
 import traceback
@@ -17,7 +17,7 @@ class RaisedLine:
 
 
 def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
-    """The innermost line that was being compiled, and what the compiler says."""
+    """The innermost line that was being compiled, and the compiler's words."""
     places = [line.place for line in raised_lines(error) if line.is_compiled]
     if not places:
         return None

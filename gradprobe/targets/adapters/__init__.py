@@ -1,1 +1,1 @@
-"""Other people's attention kernels, and those in CUDA C++, as functions with this project's parameter names."""
+"""Other people's kernels, and those in CUDA C++."""

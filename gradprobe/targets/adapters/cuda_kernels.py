@@ -1,4 +1,4 @@
-"""The kernels of kernels/cuda as functions: softmax attention, lazy attention, and the smallest ones, for doctor."""
+"""The kernels of kernels/cuda as functions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ class _Launches:
     module: Any
     row_grid: int  # blocks, one for each tile of query rows
     key_grid: int
-    forward_bytes: int  # of shared memory
+    forward_bytes: int
     backward_bytes: int
     # What stands behind q, k and v in every kernel that looks at scores.
     extras: tuple[Tensor | None, ...]
@@ -37,7 +37,7 @@ class _Launches:
         return {"LSE": lse, "O": o}
 
     def backward(self, inputs: tuple[Tensor, ...], lse: Tensor) -> tuple[Any, ...]:
-        """P, dP, dS, delta, to be filled; sizes of launches by rows and by keys; what all kernels take; strides."""
+        """P, dP, dS, delta, to be filled; launches by rows and by keys; what all kernels take; strides."""
         q, k = inputs[:2]
         delta = _float32(q, *q.shape[:3])
         # Tiles that hold no visible key are not visited.
@@ -54,10 +54,7 @@ def flash_cuda(
     seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32,
     dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Forward and gradients of softmax attention; in float32 LSE, delta, P, dP and dS.
-
-    Tensors are float32 or float16 with any strides, tiles multiples of 16 up to 256. Raises ValueError: they are not.
-    """
+    """float32 or float16 of any strides, tiles of 16 up to 256, else ValueError; float32 LSE, delta, P, dP and dS."""
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
     left, right = (rows + keys if side < 0 else side for side in window or (-1, -1))
     sides = (left, 0 if causal else right, int(align == "bottom-right"))
@@ -103,7 +100,7 @@ def lazy_cuda(
     seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32,
     dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The same of lazy attention, with dTau [H], and dBias [H, W] of a bias [H, W] by distance i - j."""
+    """With dTau [H], and dBias [H, W] of a bias [H, W] by distance i - j."""
     batch, heads, length, dim = q.shape
     block_d, tiles = _rounded(dim), (block_m + 2 * block_n, block_m)
     inputs, rows = (size * (block_d + 1) for size in tiles)
@@ -134,7 +131,7 @@ def _lazy_gradients(
     (q, *_), (dq, dk, dv), bias = inputs, gradients, launches.extras[0]
     p, dp, ds, delta, by_row, by_key, taken, steps = launches.backward(inputs, lse)
     module, options, dbias_parts = launches.module, launches.options, None
-    if bias is not None:  # each part is added to from 0
+    if bias is not None:
         dbias_parts = _float32(q, launches.row_grid, bias.shape[1], zero=True)
     dtau_parts = _float32(q, launches.row_grid, 1)
     module.lazy_preprocess(*by_row, *taken, *steps, *options)
@@ -167,7 +164,7 @@ def add_strided(out: Tensor, programs: int) -> None:
 
 
 def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """[1, S, S] float32: a [S, K] times b [K, S], contiguous, by float32 sums."""
+    """[1, S, S] float32: a [S, K] times b [K, S], contiguous."""
     del precision  # it multiplies without tensor cores
     size, depth = a.shape
     out = _float32(a, 1, size, size)
@@ -178,7 +175,7 @@ def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
 def one_tile_backward(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float
 ) -> dict[str, Tensor]:
-    """dQ, dK and dV of softmax attention without a mask; float32, L up to 64."""
+    """Softmax attention without a mask; float32, L up to 64."""
     given = [x.contiguous() for x in (q, k, v, do)]
     made = [torch.zeros_like(x) for x in given[:3]]
     batch, heads, length, dim = q.shape

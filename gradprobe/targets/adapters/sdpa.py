@@ -1,10 +1,9 @@
-"""PyTorch's scaled_dot_product_attention: its own choice of kernel, and each by itself."""
+"""PyTorch's scaled_dot_product_attention."""
 
-import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ def sdpa(
 def _joined(
     seen: list[Tensor], bias: Tensor | None, alibi: Tensor | None, distance: Tensor
 ) -> Tensor | None:
-    """A mask of four axes: bool, or what is added to the scores. In 16 bits alibi's larger terms would be off."""
+    """Bool, or what is added to the scores. In 16 bits alibi's larger terms would be off."""
     added = bias
     if alibi is not None:
         slanted = -alibi[:, None, None] * distance.abs()
@@ -56,31 +55,27 @@ def _joined(
     return visible if added is None else torch.where(visible, added, -torch.inf)
 
 
-@contextlib.contextmanager
-def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
-    """While open, PyTorch may use one kernel; what that refuses is told in the words of PyTorch's warnings."""
-    with sdpa_kernel(backend), warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        try:
-            yield
-        except RuntimeError as error:
-            if not str(error).startswith(_REFUSED):
-                raise
-            texts = (str(each.message).partition(" (Triggered internally")[0] for each in told)
-            reasons = dict.fromkeys(text.strip().rstrip(".") for text in texts)
-            kept = [
-                each for each in reasons
-                if not each.endswith("because:") and "runtime disabled" not in each
-            ]  # fmt: skip
-            why = "; ".join(kept) or "PyTorch gives no reason"
-            raise RuntimeError(f"PyTorch's {kernel} kernel does not take this: {why}") from error
+def _reasons(warned: Sequence[warnings.WarningMessage]) -> str:
+    reasons = dict[str, None]()
+    for each in warned:
+        text = str(each.message).partition(" (Triggered internally")[0].strip().rstrip(".")
+        if not text.endswith("because:") and "runtime disabled" not in text:
+            reasons[text] = None
+    return "; ".join(reasons) or "PyTorch gives no reason"
 
 
 def _alone(backend: SDPBackend, kernel: str, *lacking: str) -> Callable[..., Tensor]:
     @functools.wraps(sdpa)
     def attention(*args: Any, **kwargs: Any) -> Tensor:
-        with _only(backend, kernel):
-            return sdpa(*args, **kwargs)
+        with sdpa_kernel(backend), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                return sdpa(*args, **kwargs)
+            except RuntimeError as error:
+                if not str(error).startswith(_REFUSED):
+                    raise
+                words = f"PyTorch's {kernel} kernel does not take this: {_reasons(warned)}"
+                raise RuntimeError(words) from error
 
     signature = inspect.signature(sdpa)
     kept = [own for own in signature.parameters.values() if own.name not in lacking]

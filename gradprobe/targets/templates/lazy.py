@@ -3,7 +3,7 @@
     gradprobe check THIS_FILE.py:backward             the default case in three layouts
     gradprobe check THIS_FILE.py:forward              the same kernel through autograd
 
-As it stands, plain PyTorch takes the kernel's place and everything matches. Change one thing at a time.
+As it stands, plain PyTorch takes the kernel's place, and everything matches.
 """
 
 import torch
@@ -32,7 +32,7 @@ def backward(
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
     q and k are [B, H, L, D], v and do [B, H, L, Dv], of any strides, 0 among them. A kernel that needs them contiguous
-    should raise: that layout is then noted as skipped.
+    should raise: that layout is then skipped.
     """
     # YOUR KERNEL: dq, dk, dv, dtau, dbias = my_ops.lazy_backward(q, k, v, do, tau, bias, scale)
     # return {"dQ": dq, "dK": dk, "dV": dv, "dTau": dtau, "dBias": dbias}
@@ -46,7 +46,7 @@ def backward(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None
 ) -> Tensor:
-    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd."""
+    """A forward, since it takes no dO: O, for autograd."""
     # YOUR KERNEL: return MyLazyAttention.apply(q, k, v, tau, bias, scale)
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     q, k, v, tau = (tensor.to(wide) for tensor in (q, k, v, tau))

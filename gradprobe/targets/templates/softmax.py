@@ -4,7 +4,7 @@
     gradprobe check THIS_FILE.py:backward --causal --heads 4 --kv-heads 2 --seqlen-k 100 --dtype float16
     gradprobe check THIS_FILE.py:forward              the same kernel through autograd
 
-As it stands, plain PyTorch takes the kernel's place and everything matches. Change one thing at a time.
+As it stands, plain PyTorch takes the kernel's place, and everything matches.
 """
 
 import torch
@@ -41,9 +41,8 @@ def backward(
 ) -> dict[str, Tensor]:
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
-    q is [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv] and do [B, H, M, Dv], of any strides, 0 among them; query
-    head h reads key/value head h // (H / Hkv). A kernel that needs them contiguous should raise: that layout is then
-    noted as skipped.
+    q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv] and do [B, H, M, Dv] have any strides, 0 among them. A kernel
+    that needs them contiguous should raise: that layout is then skipped.
     """
     # YOUR KERNEL: dq, dk, dv = my_ops.attention_backward(q, k, v, do, scale, causal)
     with torch.enable_grad():
@@ -54,7 +53,7 @@ def backward(
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False) -> Tensor:
-    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd."""
+    """A forward, since it takes no dO: O, for autograd."""
     # YOUR KERNEL: return MyAttention.apply(q, k, v, scale, causal)
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     q, k, v = (tensor.to(wide) for tensor in (q, k, v))

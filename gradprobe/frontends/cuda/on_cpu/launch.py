@@ -1,6 +1,4 @@
-"""Runs a kernel on this CPU, and says what its threads did wrong."""
-
-from __future__ import annotations
+"""Runs a kernel on this CPU."""
 
 import ctypes
 import re
@@ -9,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +22,6 @@ from ..c_types import LaunchPlan, number_type
 from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, RecordedAccesses, by_lines
 from .library import MOST_SHARED, ROOM, STRUCTURES, Library, NamedArray
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _Region = STRUCTURES["gp_region"]
 _UNKNOWN = SourceLine("", 0, "")
 _MOST_FINDINGS = 64
@@ -39,8 +34,8 @@ _HOW = ("read", "write", "atomic", "waits", "ended", "left out")
 def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
     name, size = launch.kernel.name, launch.shared_bytes
     if not 0 <= size <= MOST_SHARED:
-        fit = f"0 to {MOST_SHARED:,} fit"
-        raise TargetFailure(f"kernel {name}: {size:,} bytes of shared memory; {fit}")
+        words = f"{size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit"
+        raise TargetFailure(f"kernel {name}: {words}")
     memory = LaunchMemory(launch, library, found)
     found.before(dict(memory.tensors))
     room = 0 if found.accesses is None else MOST_RECORDS
@@ -73,7 +68,7 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         raise KernelStopped(f"a kernel could not run to its end: {words}")
 
 
-def _name_of(parameter: str, tensor: Tensor, found: Launches) -> str:
+def _name_of(parameter: str, tensor: Any, found: Launches) -> str:
     home, start = home_of(tensor), tensor.data_ptr()
     there = [(name, view) for name, view in found.tensors.items() if home_of(view) == home]
     same = [(name, view) for name, view in there if view.data_ptr() == start]
@@ -169,7 +164,6 @@ class LaunchMemory:
 
 
 def _owners(views: Sequence[NamedArray], first: int, count: int, granule: int) -> Array:
-    """The number of the tensor that owns each granule; 0 between elements."""
     owners = np.zeros(count, np.uint8)
     for number, view in enumerate(views, first):
         parts = view.element // granule

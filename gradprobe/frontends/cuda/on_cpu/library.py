@@ -58,7 +58,6 @@ class NamedArray:
     tensor: Any = None
 
     def where(self, address: int, accessed: int, *, is_inside: bool) -> str:
-        """The element at an address, "" of one alone; else the distance."""
         unit = self.element or max(1, accessed)
         offset = (address - self.start) // unit
         elements = Elements((self.bytes // unit,), (1,), unit)
@@ -103,7 +102,7 @@ def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
         if file and number.isdigit() and not is_own:
-            linecache.checkcache(file)  # it may have changed since
+            linecache.checkcache(file)
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
@@ -130,10 +129,8 @@ def _arrays_in(file: Path) -> Iterable[NamedArray]:
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """An instance of a template of its kernels, and its host code; else TargetFailure."""
-    if unsupported := source.unsupported_on_a_cpu():
-        why = f"a CPU cannot run {unsupported}"
-        raise TargetFailure(why, "run it on a GPU, or take that out")
+    if why := source.unsupported_on_a_cpu():
+        raise TargetFailure(f"a CPU cannot run {why}", "run it on a GPU, or take that out")
     kernels = source.kernels(instance)
     text = _text(source, kernels, has_host=has_host)
     folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
@@ -174,7 +171,7 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
     for symbol, *_, is_shared in _symbols(kernels, "--undefined-only"):
         linked += [f"-Wl,--defsym,{symbol}={ROOM}"] if is_shared else []
 
-    def make(other: Path) -> Path:  # once for all sources
+    def make(other: Path) -> Path:
         words = (*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
         return _compile(name, other, *words)
 
@@ -193,12 +190,12 @@ def _compile(name: str, folder: Path, *words: str) -> Path:
 def _compiler() -> tuple[str, str]:
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
     if found is None or shutil.which("nm") is None:
-        words = "CUDA kernels run on a CPU by g++, and there is no g++ on the PATH with binutils"
-        way_out = "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda"
+        words = "CUDA kernels run on a CPU by g++: there is no g++ on the PATH with binutils"
+        way_out = "apt install g++, or --device cuda on a GPU"
         raise TargetFailure(words, way_out)
     version = _run([found, "--version"], check=False).stdout.partition("\n")[0]
     if "clang" in version:
-        words = f"CUDA kernels run on a CPU by GNU's g++, and {found} is {version}"
+        words = f"CUDA kernels run on a CPU by GNU's g++: {found} is {version}"
         raise TargetFailure(words, "set CXX")
     return found, version
 

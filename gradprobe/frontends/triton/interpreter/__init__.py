@@ -1,4 +1,4 @@
-"""Triton's interpreter, mended and watched. Import it only once TRITON_INTERPRET=1 is set."""
+"""Triton's interpreter, mended and watched. Needs TRITON_INTERPRET=1 at import."""
 
 from .language_patches import mend_interpreter
 from .plans import InterpreterNotKnown

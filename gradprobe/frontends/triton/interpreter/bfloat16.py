@@ -1,8 +1,4 @@
-"""bfloat16 in Triton's interpreter, which keeps its bits in numpy's uint16 and computes with them
-as with integers.
-
-The language itself takes maxima, minima and running sums in float32.
-"""
+"""bfloat16 in Triton's interpreter, which computes with its bits as with integers."""
 
 import functools
 from typing import Any
@@ -19,7 +15,6 @@ _BITS = np.dtype(np.uint16)
 
 
 def _is_bf16(thing: Any) -> bool:
-    """Whether an argument is the type, or holds its bits: a comparison holds bools."""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
     handle: Any = getattr(thing, "handle", thing)
@@ -32,7 +27,7 @@ def values_of(bits: Array) -> Array:
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _to_bits(values: Array) -> Array:
-    """Rounds numbers by way of float32 to bfloat16, to nearest even. NaN stays NaN."""
+    """To nearest even, by way of float32. NaN stays NaN."""
     bits, half = values.astype(np.float32).view(np.uint32), np.uint32(16)
     nearest = (bits + np.uint32(0x7FFF) + ((bits >> half) & np.uint32(1))) >> half
     return np.where(np.isnan(values), np.uint32(0x7FC0), nearest).astype(np.uint16)
@@ -67,7 +62,6 @@ def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:
 def _atomic_add(
     original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any
 ) -> Any:
-    """Triton's only atomic of it, lane by lane."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(self, op, ptr, val, mask, *order)
     memory, on, addends = shipped._interpreter, np.ones(1, bool), values_of(val.data.reshape(-1))
@@ -80,7 +74,7 @@ def _atomic_add(
 
 
 def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
-    """tl.sum stays in bfloat16, so each addition rounds. Halves are added to halves, as warps do."""
+    """Each addition rounds. Halves are added to halves, as warps do."""
     parts = values_of(tensor.handle.data)
     axes = tuple(range(parts.ndim)) if self.axis is None else self.axis
     parts = parts.reshape(-1) if self.axis is None else np.moveaxis(parts, self.axis, 0)
@@ -111,4 +105,4 @@ def make_bfloat16_right() -> None:
         setattr(*wrapped(path, functools.partial(_mended, mend)))
     # Triton before 3.9 has no constant of it.
     shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(np.array([value]))
-    PLANS.forget()  # they may hold constants
+    PLANS.forget()

@@ -1,4 +1,4 @@
-"""Patches of launches, of the language and of how a kernel's text is rewritten."""
+"""Patches of launches, of the language and of a kernel's text."""
 
 import ast
 import contextlib
@@ -24,14 +24,13 @@ from .plans import MANY, PLANS, Handle, Method, wrapped
 def _copy_back(
     original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any
 ) -> None:
-    """Copies back only from elsewhere: as shipped it copies whole storages onto themselves."""
+    """As shipped it copies whole storages onto themselves."""
     tensors = [tensor for _, tensor, _ in tensors_in((*args, *kwargs.values()))]
     if any(tensor.device.type != "cpu" for tensor in tensors):
         original(self, args, on_host, kwargs, kwargs_on_host)
 
 
 def _operand(original: Method, argument: Any) -> Any:
-    """A bool becomes Triton's own of one bit, which the shipped one refuses."""
     if not isinstance(argument, bool):
         return original(argument)
     return tl.tensor(Handle(np.array([argument], np.bool_), tl.int1), tl.int1)
@@ -47,7 +46,7 @@ def _patch_tensor(original: Method, tensor: Any, scope: Any) -> None:
 
 
 def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
-    """Spreads a comparison as bools: of its operands' type, Triton 3.9 refuses it as a mask."""
+    """Of its operands' type, Triton 3.9 refuses a comparison as a mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
 
@@ -92,7 +91,7 @@ def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: 
 
 @functools.cache
 def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
-    """The attributes of the language's modules and classes before anything was replaced."""
+    """Of modules and classes, before anything is replaced."""
     own = (tl, tl.core, tl.math, tl.standard, tl.random, tl.semantic, *_libdevices())
     owners = {module: dict(vars(module)) for module in own}
     for value in [value for module in own for value in vars(module).values()]:
@@ -105,7 +104,7 @@ def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
 
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
-    """Lets functions made of a kernel find the language by its names, and their closure."""
+    """Functions made of a kernel find the language by its names, and their closure."""
     values = map(function.__globals__.get, made.__code__.co_names)
     if function.__closure__ or not _places().keys().isdisjoint(map(id, values)):
         return with_globals(_Names(function), made)
@@ -126,7 +125,6 @@ class _Names(dict[str, Any]):
         self._cells = dict(zip(names, function.__closure__ or (), strict=True))
 
     def values(self) -> Any:
-        """Where the interpreter looks for the language."""
         return self._globals.values()
 
     def __missing__(self, name: str) -> Any:
@@ -137,9 +135,8 @@ class _Names(dict[str, Any]):
 
 @functools.cache
 def _places() -> dict[int, tuple[Any, str]]:
-    """By id of a function of triton.language: where the interpreter replaces it."""
     found: dict[int, tuple[Any, str]] = {}
-    replaced = ("range", "static_range", "reduce", "associative_scan")  # besides builtins
+    replaced = ("range", "static_range", "reduce", "associative_scan")
     for module in (tl, tl.core, tl.math):
         for name, value in shipped_language()[module].items():
             if tl.core.is_builtin(value) or name in replaced:

@@ -1,4 +1,4 @@
-"""Replay: interpreted launches, noted with their memory, and run again by other functions."""
+"""Interpreted launches, noted with their memory, and run again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ Bytes = dict[int, Tensor]
 Codes = Mapping[tuple[str, str], CodeType]
 
 
-class TooManyAccesses(BaseException):  # noqa: N818 - it is to pass whoever catches errors
+class TooManyAccesses(BaseException):  # it is to pass whoever catches errors
     """A kernel made more accesses than it may."""
 
 
@@ -75,7 +75,6 @@ class RecordedLaunch:
 
     @property
     def is_as_after(self) -> bool:
-        """Whether its storages hold what they held after it."""
         return all(memory.equal(self.after[at]) for at, memory in self.storages.items())
 
     @cached_property
@@ -89,7 +88,7 @@ class RecordedLaunch:
 
 @contextlib.contextmanager
 def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
-    """While open, launches are noted with copies of at most `most` bytes of memory; else none."""
+    """With at most `most` bytes of memory, else none."""
     found, method, left = list[RecordedLaunch](), shipped.InterpretedFunction.run, most
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
@@ -112,7 +111,7 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
 
 
 class Replay(Watcher):
-    """Runs launches again. An access that leaves its storage is not made, and counted."""
+    """An access that leaves its storage is not made, and counted."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
@@ -130,7 +129,7 @@ class Replay(Watcher):
     def run(
         self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]
     ) -> None:
-        """Runs some programs on the storages. Raises TooManyAccesses, and what the kernel may."""
+        """Raises TooManyAccesses, and what the kernel may."""
         kernel, builder, grid = launch.kernel, shipped.InterpreterBuilder, (len(programs),)
         about = kernel.arg_names, grid, kernel.pre_run_hooks
 
@@ -158,7 +157,7 @@ class Replay(Watcher):
         return kept if strays else None
 
 
-def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
+def _rebound(launch: RecordedLaunch, codes: Codes) -> Any:
     kernel = launch.kernel.fn
     namespace = dict(kernel.__globals__)
     for name, value in launch.own.items():
@@ -167,7 +166,7 @@ def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
             exec(code, namespace, scope)
         made = scope[was.__name__] if code else with_globals(namespace, value.rewrite())
         namespace[name] = named(made, with_globals(namespace, was))
-    return namespace[kernel.__name__]  # type: ignore[no-any-return]
+    return namespace[kernel.__name__]
 
 
 def code_of(function: ast.FunctionDef, file: str) -> CodeType:

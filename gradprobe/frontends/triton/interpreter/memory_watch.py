@@ -1,4 +1,4 @@
-"""Memory: judges each access of interpreted kernels, and says which lanes are to be left out."""
+"""Judges each access of interpreted kernels."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,19 +43,18 @@ def _deed(
 
 
 class Stores:
-    """The stores of one launch, whose programs run one after another, numbered from 1: a plain one leaves its number at
-    each address, an atomic its negative number where nothing has stored yet."""
+    """Of one launch: a store leaves its number at each address, an atomic its negative one where nothing has stored."""
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
         self.events: list[RacingStore] = []
-        self._first = 1  # of the program that runs
+        self._first = 1
         self._program: Program | None = None
         # Whether that program did an atomic that locks are made of.
         self.is_ordered = False
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
-        """Notes a store; [N] the event of another program that each address may race with, or 0."""
+        """[N] the event of another program that each address may race with, or 0."""
         width, is_atomic = access.width, access.kind == "atomic"
         if access.program != self._program:
             self._program, self._first = access.program, len(self.events) + 1
@@ -81,7 +80,7 @@ class Stores:
 class Memory(Watcher):
     def __init__(self, unwritten: UnwrittenElements) -> None:
         self._unwritten, self._stores = unwritten, Stores()
-        self.failures: dict[str, None] = {}  # what went wrong in watching
+        self.failures: dict[str, None] = {}
         # By home of what nothing had written: who stored there last.
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         # What a line did to a tensor in a way: the first, with all lanes; and programs.
@@ -105,7 +104,6 @@ class Memory(Watcher):
         self._stores = Stores()
 
     def before(self, access: Access) -> Array | None:
-        """The lanes that stay in their storage, or None where all do."""
         self._changing, kept = [], None
         for view, lanes, addresses in access.parts:
             stays = self._judge(access, view, addresses)
@@ -115,7 +113,6 @@ class Memory(Watcher):
         return kept
 
     def after(self, access: Access, result: Any) -> None:
-        """Notes what it changed of inputs, and of what others stored that no lock orders."""
         for view, addresses, others, before in self._changing:
             differ = _bits_at(addresses, access.width) != before
             if not differ.any():
@@ -128,7 +125,6 @@ class Memory(Watcher):
                 self._count(RACE, access, view, addresses[differ], earlier)
 
     def _judge(self, access: Access, view: View, addresses: Array) -> Array:
-        """Which of these accesses may be executed: those that stay in the view's storage."""
         width, home, unwritten = access.width, view.home, self._unwritten
         inside = stays = view.hold(addresses, width)
         within = stored = addresses
@@ -196,7 +192,6 @@ def _program_and_line(access: Access) -> tuple[object, ...]:
 
 
 def _bits_at(addresses: Array, width: int) -> Array:
-    """[N] the bits at addresses, each access of `width` bytes."""
     addresses, dtype = np.ascontiguousarray(addresses), np.dtype(f"u{width}")
     on, other = np.ones(addresses.shape, bool), np.zeros(addresses.shape, dtype)
     return shipped._interpreter.load(addresses, on, other, dtype)
@@ -208,11 +203,7 @@ def watched_memory(
     unwritten: UnwrittenElements | None = None,
     followers: Sequence[Watcher] = (),
 ) -> Iterator[Memory]:
-    """While open, every access of an interpreted kernel is judged, or raises InterpreterNotKnown.
-
-    One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0. `tensors`: those
-    that the caller knows by name; others have the kernel's parameter's.
-    """
+    """While open, accesses are judged, and not made outside of storages; or raises InterpreterNotKnown."""
     memory = Memory(unwritten or UnwrittenElements())
     with Stream(tensors, (memory, *followers), memory.failures).opened():
         yield memory

@@ -1,5 +1,4 @@
-"""Plans: what a function of triton.language asks of the builder for the same types and constants,
-repeated. It sees no values, since a compiler has none."""
+"""What calls of triton.language ask of the builder, repeated for the same types and constants."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ class Plans:
     def __init__(self, semantic: Any) -> None:
         self._semantic, self.is_used = semantic, False
         # By function, and by types and constants; False where there can be none.
-        self._made: dict[Method, dict[tuple[Any, ...], Any]] = {}
+        self._made: dict[Method, dict[Any, Any]] = {}
         # By type, what its tensors have in common.
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
 
@@ -59,19 +58,17 @@ class Plans:
         self._semantic.binary_op_type_checking_impl = check_without_spreading
 
     def forget(self, many: int = -1) -> None:
-        """Forgets all where there are more. Not while a kernel runs: its tensors have the types."""
+        """Not while a kernel runs: its tensors have the types."""
         if sum(map(len, self._made.values())) > many:
             self._types.clear()
             for made in self._made.values():
                 made.clear()
 
     def asking(self, truth: Method) -> Method:
-        """The method by which tensors are taken for bools, as only the interpreter can do."""
-
-        def noted(tensor: Any) -> bool:
+        def noted(tensor: Any) -> Any:
             if tensor.handle.data.size == 1:
                 self._semantic.builder.is_plain = False
-            return truth(tensor)  # type: ignore[no-any-return]
+            return truth(tensor)
 
         return noted
 
@@ -94,7 +91,7 @@ class Plans:
             finally:
                 semantic.builder = builder
             plan = plan_of(recorder.steps, tensors, result) if recorder.is_plain else None
-            made[key] = plan or False  # type: ignore[index]
+            made[key] = plan or False
             return result
 
         return call
@@ -120,8 +117,7 @@ class _Recorder:
         return call
 
 
-def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
-    """A call as a function of builder and tensors; None where its steps give no result."""
+def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Any:
     returned, values, lines, end = getattr(result, "handle", None), list[Any](), list[str](), ""
     words = {id(tensor.handle): f"t{at}.handle" for at, tensor in enumerate(tensors)}
     # What is another thing each time, and what is the same: made of constants.
@@ -154,15 +150,15 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
     constants = "".join(map(", c{}".format, range(len(values))))
     head = f"def make(new, tensor{constants}):\n def repeat(builder{given}):"
     text = "\n  ".join([head, *lines, f"return {end}\n return repeat"])
-    return _maker(text)(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
+    return _maker(text)(object.__new__, _Tensor, *values)
 
 
 @functools.cache
 def _maker(text: str) -> Method:
-    names: dict[str, Any] = {}
+    names = dict[str, Method]()
     # By a file of this tool, which is no line of a kernel.
     exec(compile(text, __file__, "exec"), names)
-    return names["make"]  # type: ignore[no-any-return]
+    return names["make"]
 
 
 def _is_pure(method: str) -> bool:
@@ -220,13 +216,12 @@ class InterpreterNotKnown(RuntimeError):
 
 
 def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
-    """(owner, name, what is to stand there) of "function" or "Class.method": a patch, given the
-    original first; or raises InterpreterNotKnown."""
+    """(owner, name, what is to stand there) of "function" or "Class.method"."""
     kind, _, name = path.rpartition(".")
     owner = getattr(shipped, kind, None) if kind else shipped
     original = getattr(owner, name, None)
     if original is None:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
-    if not kind:  # no method
+    if not kind:
         return owner, name, functools.partial(patch, original)
     return owner, name, lambda *args, **kwargs: patch(original, *args, **kwargs)

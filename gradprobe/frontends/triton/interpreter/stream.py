@@ -1,4 +1,4 @@
-"""Stream: the one patch of Triton's interpreter for watching, of no more than is asked for."""
+"""The one patch of Triton's interpreter for watching."""
 
 import contextlib
 import functools
@@ -68,14 +68,14 @@ class Watcher:
     """Looks on. A fault of it stops no kernel."""
 
     def notes(self) -> Iterable[tuple[str, Note]]:
-        """What is called after operations of the builder, or of "Class.name"; by name."""
+        """What is called after operations of the builder, or of "Class.name"."""
         return ()
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is to run."""
 
     def before(self, access: Access) -> Array | None:
-        """The lanes of an access that may be made, flat; None for all that are not masked."""
+        """The lanes that may be made, flat; None for all that are not masked."""
         return None
 
     def after(self, access: Access, result: Any) -> None:
@@ -83,7 +83,6 @@ class Watcher:
 
 
 def attempted(errors: dict[str, None], action: Callable[..., Any], *args: Any) -> Any:
-    """What an action gives; None where it fails, which is noted."""
     try:
         return action(*args)
     except Exception as error:
@@ -103,7 +102,7 @@ class Stream:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Raises InterpreterNotKnown."""
-        _line.cache_clear()  # a file may have changed
+        _line.cache_clear()
         with contextlib.ExitStack() as stack:
             for path, patch, is_needed in self._patches():
                 with contextlib.suppress(*() if is_needed else (InterpreterNotKnown,)):
@@ -114,7 +113,6 @@ class Stream:
                 self._watchers, self._launch = (), None
 
     def _patches(self) -> Iterator[tuple[str, Method, bool]]:
-        """By path, and whether every release of Triton must have it."""
         for name in f"{MOVES} {POINTING}".split():
             yield _path(name), _carry, False
         notes = defaultdict[str, list[Note]](
@@ -188,7 +186,7 @@ def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: An
     kind, at, mask_at = form
     about = executing(launch, kind), launch, builder.grid_idx, args[at]
     width = shipped._get_np_dtype(args[at].get_element_ty()).itemsize
-    if mask_at is None:  # a compare-and-swap
+    if mask_at is None:
         return Access(*about, np.True_, width, None, True)
     # A block's mask comes as an array, all others as handles.
     on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
@@ -202,7 +200,7 @@ def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: An
 def _carry(method: Method, builder: Any, *args: Any, **kwargs: Any) -> Any:
     result = method(builder, *args, **kwargs)
     for arg in args:
-        if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
+        if isinstance(arg, Handle) and ORIGIN in arg.attr:
             pointers = [x for x in args if isinstance(x, Handle) and x.dtype.scalar.is_ptr()]
             if all(x.attr.get(ORIGIN) == arg.attr[ORIGIN] for x in pointers):
                 for handle in _several(result):
@@ -220,7 +218,7 @@ def _carry_to_block(step: Operation) -> None:
 
 
 def executing(launch: InterpretedLaunch, operation: str) -> Site:
-    """The lines that are executing; the innermost alone where the kernel's is not found."""
+    """The innermost line alone where the kernel's is not found."""
     lines, instruction = list[SourceLine](), -1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

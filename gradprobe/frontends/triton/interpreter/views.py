@@ -1,4 +1,4 @@
-"""Views: tensors at the addresses that kernels see, and accesses of them."""
+"""Tensors at the addresses that kernels see, and accesses of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class View:
     start: int  # the address of its first element
     elements: Elements
     home: int  # the address of its storage
-    high: int  # the address behind that
+    high: int
     known: View | None = None  # the caller's tensor that it is a part of, or is
 
     def hold(self, addresses: Array, width: int) -> Array:
-        """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements alone."""
+        """Which accesses of `width` bytes, at [N] uint64, meet elements alone."""
         return self.elements.hold(_from(self.start, addresses), width)
 
     def in_storage(self, addresses: Array, width: int) -> Array:
@@ -44,11 +44,9 @@ class View:
         return (offsets >= 0) & (offsets <= self.high - self.home - width)
 
     def in_bytes(self, addresses: Array) -> Array:
-        """[N] int64, the offsets in the storage."""
         return _from(self.home, addresses)
 
     def in_elements(self, addresses: Array) -> Array:
-        """[N] int64, from the first element."""
         return _from(self.start, addresses) // self.elements.itemsize
 
     def element(self, address: int, width: int) -> str:
@@ -60,7 +58,7 @@ class View:
         )
 
     def beyond(self, address: int) -> tuple[str, bool]:
-        """Where an address on no element lies; whether its offset, cut to 32 bits, is on one."""
+        """Where it lies; whether its offset, cut to 32 bits, is on an element."""
         offset = int(self.in_elements(np.array([address], np.uint64))[0])
         words, wrapped = self.elements.beyond(offset), self.elements.wrapped(offset)
         if wrapped is not None:
@@ -109,7 +107,6 @@ class InterpretedLaunch:
                 self.views[number] = replace(view, name=owner.name, known=owner)
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
-        """(view, index of its addresses): elements of it, else in its storage."""
         left = np.ones(len(addresses), bool)
         for owns in (View.hold, View.in_storage):
             for view in (*self.views.values(), *self._known):
@@ -152,7 +149,7 @@ class Access:
 
     @cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
-        """(view, flat numbers of the lanes, addresses) for each known tensor that is accessed."""
+        """(view, flat numbers of the lanes, addresses) of each known tensor."""
         lanes = self.lanes.nonzero()[0]
         addresses = self.pointers.data.reshape(-1)[lanes]
         view = self.launch.views.get(self.pointers.attr.get(ORIGIN))

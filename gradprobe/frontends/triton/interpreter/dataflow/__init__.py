@@ -1,4 +1,4 @@
-"""Dataflow: what tiles of interpreted kernels hold, by element, and what they are made of."""
+"""What tiles of interpreted kernels hold, by element, and are made of."""
 
 from ..stream import attempted
 from ..views import Site, view_of

@@ -1,4 +1,4 @@
-"""Accesses: which elements loads and stores touch, and what later loads find there."""
+"""Which elements loads and stores touch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,8 +25,6 @@ _STEPS = (
 
 
 class IndexedAccesses(Watcher):
-    """Gives loaded lanes their element's index: by its address, else by what was stored there."""
-
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         # By home and letter, the index stored with each element; as _NODE its node's number.
@@ -158,9 +156,9 @@ def lines_behind(*values: Any) -> frozenset[int]:
     return found
 
 
-def _kept(value: Any) -> dict[str, Any]:
+def _kept(value: Any) -> Any:
     if isinstance(value, Handle):
-        return value.attr  # type: ignore[no-any-return]
+        return value.attr
     return vars(value) if hasattr(type(value), "materialize_pointers") else {}
 
 
@@ -186,10 +184,7 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
-    """Compares what was stored into a tensor that was not known then with its elements, of the axes `letters`.
-
-    `is_alone`: whether no other result lies in its storage.
-    """
+    """Compares what was stored before it was known; `is_alone`: no other result is in its storage."""
     for store in flow.stores:
         if store.home != view.home or store.offsets is None or not store.lanes.at:
             continue

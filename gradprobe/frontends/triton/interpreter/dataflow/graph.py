@@ -1,4 +1,4 @@
-"""Graph: each operation of interpreted kernels as a node: its lanes' indices, its role."""
+"""Each operation of interpreted kernels as a node."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ class Role:
 
 @dataclass(eq=False)
 class AccessLine:
-    """A line that loads from one tensor, or stores to it, and what is known of its accesses."""
-
     tensor: str
     site: Site
     behind: frozenset[int] = frozenset()  # the lines that made its addresses
@@ -86,8 +84,6 @@ class Node:
 
 
 class Tile(NamedTuple):
-    """What a handle holds; of what comes from no load without a node."""
-
     node: Node | None = None
     lanes: Lanes = UNKNOWN
 
@@ -107,18 +103,18 @@ class Conflict:
 
 @dataclass(frozen=True)
 class StoredTile:
-    home: int  # the address of the storage
+    home: int
     node: Node
     site: Site
     # [lanes] int64, bytes from the storage's start; None where the tensor's axes were known.
     offsets: Array | None = None
     lanes: Lanes = UNKNOWN
-    behind: frozenset[int] = frozenset()  # the lines that made the addresses
+    behind: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
 class Flow:
-    """What was followed. Lines that load or store are numbered as in `sources`."""
+    """Lines that load or store are numbered as in `sources`."""
 
     # The axis letters of a tensor; "" where they are not known.
     axes: Callable[[View], str]
@@ -143,14 +139,12 @@ class Flow:
         return number
 
     def source(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
-        """The number of a line that accesses a tensor, by an address that others made."""
         number = self._numbers.setdefault((tensor, site), len(self.sources))
         self.sources += [AccessLine(tensor, site)] if number == len(self.sources) else []
         self.sources[number].behind |= behind
         return number
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
-        """Notes in which indices two tiles agree that met."""
         # A set's order is another in each process.
         for x in sorted(left.at.keys() & right.at.keys()):
             loads = left.origins[x], right.origins[x]
@@ -163,7 +157,7 @@ class Flow:
         self, handle: Any, site: Site, operands: Sequence[Node], lanes: Lanes, lacking: Iterable[int] = ()
     ) -> None:  # fmt: skip
         data, at = handle.data, dict(lanes.at)
-        for x, index in at.items():  # numpy has broadcast what met
+        for x, index in at.items():
             at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
         lanes, made_of = replace(lanes, at=at), tuple(operands)
         node = Node(site, made_of, None, frozenset(lacking), len(self.nodes), lanes=lanes)
@@ -188,7 +182,7 @@ class Flow:
 def behind(
     nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None
 ) -> Iterator[Node]:
-    """Some nodes and what they were made of, each once, the nearest first; `made_of`: what of it."""
+    """Nodes and what they were made of, each once, the nearest first."""
     pending, seen = [*nodes], set[Node]()
     for node in pending:
         if node not in seen:

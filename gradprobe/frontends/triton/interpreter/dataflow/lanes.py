@@ -1,4 +1,4 @@
-"""Lanes: batch b, head h, key head g, row m, key n, dim d or e of each lane; w: a distance."""
+"""Batch b, head h, key head g, row m, key n, dim d or e of each lane; w: a distance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTSIDE = -2
 @dataclass(frozen=True)
 class Cover:
     axis: int
-    letter: str  # m or n
+    letter: str
     # [lanes along the axis, heads, indices of the letter] int16: how often each is in it.
     counts: Array
 
@@ -78,7 +78,6 @@ class Lanes:
         return self.only(at, cover)
 
     def contracted(self, axis: int, sizes: Mapping[str, int]) -> Cover | None:
-        """What a sum of scores over one of their two axes is over."""
         at, over = self.at, ""
         if self.is_matrix and "h" in at and at["m"].ndim == 2:
             over = next((x for x in "mn" if along(at[x], axis) is None), "")
@@ -96,7 +95,7 @@ UNKNOWN = Lanes({}, {})
 
 
 def differ(left: Array, right: Array) -> tuple[int, int] | None:
-    """Two known indices that differ, of tiles that meet; OUTSIDE differs from every element."""
+    """Two known indices that differ; OUTSIDE differs from every element."""
     if left.shape != right.shape:
         try:
             left, right = np.broadcast_arrays(left, right)
@@ -110,7 +109,7 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
 
 
 def along(index: Array, axis: int) -> Array | None:
-    """The index of each lane of the other axes; None where it varies along `axis`."""
+    """The index of each lane of the other axes; None where it varies along this."""
     most = index.max(axis, keepdims=True)
     return most.squeeze(axis) if ((index == most) | (index < 0)).all() else None
 
@@ -120,7 +119,7 @@ def varying(index: Array) -> list[int]:
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices but for unused lanes behind the last row or key, which are the next head's."""
+    """Without lanes behind the last row or key, which are the next head's."""
     behind: Any = False
     for x in at.keys() & {"m", "n"}:
         last = at[x] == sizes[x] - 1
@@ -130,7 +129,7 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 
 def is_block(at: Mapping[str, Array]) -> bool:
-    """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
+    """Whether it was read inside its tensor, with one axis a letter but a distance's."""
     is_apart = any(x != "w" and len(varying(index)) > 1 for x, index in at.items())
     return not is_apart and not any((index == OUTSIDE).any() for index in at.values())
 
@@ -138,8 +137,7 @@ def is_block(at: Mapping[str, Array]) -> bool:
 def indices_at(
     elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array
 ) -> dict[str, Array]:
-    """By letter, the index at each offset, in elements, from the first element of a tensor of the axes `letters`:
-    "(bh)md" where two were made one, 1 for one of nothing."""
+    """By letter, the index at each offset in elements; "(bh)md" where two were made one, 1 for one of nothing."""
     axes: list[tuple[int, str, int]] = []
     words = re.findall(r"\(\w+\)|\w", letters)
     for word, size, step in zip(words, elements.shape, elements.strides, strict=True):

@@ -1,4 +1,4 @@
-"""Tracer: each operation of a kernel becomes a node of a flow."""
+"""Each operation of a kernel becomes a node of a flow."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -123,7 +123,6 @@ def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
 
 
 def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> Lanes:
-    """The lanes of what is made of some tiles, which must agree in their indices."""
     found, is_sum = lanes[0], name in _SUMS
     for each in lanes[1:]:
         lost = _lost(flow, found, each, is_sum=is_sum)
@@ -173,7 +172,7 @@ def _less_across(tile: Tile, other: Tile) -> Lanes:
 def product(
     flow: Flow, site: Site, a: Lanes, b: Lanes, left: Array, right: Array, lacking: set[int]
 ) -> Lanes:
-    """The lanes of a dot [M, K] x [K, N]; `lacking` takes loads of a part of what it sums."""
+    """Of a dot [M, K] x [K, N]; `lacking` takes loads of a part of what it sums."""
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     shape = left.shape[0], right.shape[1]
     for lanes, axis in ((a, 1), (b, 0)):
@@ -225,10 +224,7 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 def followed(
     tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
 ) -> Iterator[Flow]:
-    """While open, operations become nodes of the flow; or raises InterpreterNotKnown.
-
-    `learn`: called with each argument of a launch, before it runs.
-    """
+    """`learn`: called with each argument of a launch."""
     followers = IndexedAccesses(flow), ValueTracer(flow, learn)
     with watched_memory(tensors, followers=followers) as memory:
         flow.failures = memory.failures
