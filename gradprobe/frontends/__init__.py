@@ -53,7 +53,7 @@ class Launches:
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    compiled: set[Any] = field(default_factory=set)  # what kernels were compiled to
+    compiled: set[Any] = field(default_factory=set)
 
 
 # Those that notice what is started now.

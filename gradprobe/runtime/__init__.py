@@ -1,1 +1,1 @@
-"""A target on its inputs -> a trace: backends, launches."""
+"""A target on its inputs, to its trace."""

@@ -82,10 +82,8 @@ class Allocations:
 
 
 class AllocationSpread:
-    """Notes in one run which strides a target asks of what it allocates, and lays those axes apart in the next.
-
-    So an edit that takes the stride of another buffer, as long as both are dense, does not pass for right.
-    """
+    """Lays those axes apart whose strides a target asked for in the run before: an edit that takes the stride of
+    another buffer does not pass for right because both are dense."""
 
     def __init__(self) -> None:
         self.axes: dict[str, set[int] | None] = {}
@@ -94,7 +92,7 @@ class AllocationSpread:
         self._is_laid = False
 
     def lay(self) -> bool:
-        """Begins to lay apart; whether there is anything to be laid so."""
+        """Whether there is anything to be laid apart."""
         self._is_laid = True
         self.made.clear()
         return any(self.axes.values())
@@ -112,7 +110,6 @@ class AllocationSpread:
 
     @contextlib.contextmanager
     def asked_for(self) -> Iterator[None]:
-        """While open, notes the strides that the target asks for."""
         import torch
 
         plain = torch.Tensor.stride

@@ -1,1 +1,1 @@
-"""From a word to a function, its arguments by name, and its file."""
+"""From words to functions, by the names of arguments."""

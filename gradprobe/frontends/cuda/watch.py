@@ -63,17 +63,9 @@ class CudaFinding:
     @property
     def finding(self) -> memory.MemoryFinding:
         line, access = self.now.line, _ACCESSES.get(self.now.how, "")
-        about = (
-            self.kind,
-            self.array,
-            self.sentence,
-            self.kernel,
-            line.file,
-            line.line,
-            line.code,
-        )
-        found = memory.MemoryFinding(*about, access=access, in_block=self.is_shared)
-        return replace(found, lanes=self.count)
+        at = (self.kernel, line.file, line.line, line.code)
+        found = memory.MemoryFinding(self.kind, self.array, self.sentence, *at, access=access)
+        return replace(found, in_block=self.is_shared, lanes=self.count)
 
     @property
     def sentence(self) -> str:

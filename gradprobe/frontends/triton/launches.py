@@ -130,7 +130,7 @@ def recorded_launches(found: Launches) -> Iterator[None]:
         if compiler := sys.modules.get("triton.compiler.compiler"):
             # Its frames hold the types of names.
             stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
-        if interpreting():  # where nothing is chosen by time
+        if interpreting():
             for tuner in _tuners():
                 stack.enter_context(replaced(tuner, "run", tuned))
         yield

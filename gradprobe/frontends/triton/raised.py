@@ -3,15 +3,13 @@
 import linecache
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...model.failures import text_of
 from ...processes.ended import EndedLine, is_users
 
 
-@dataclass(frozen=True)
-class RaisedLine:
+class RaisedLine(NamedTuple):
     place: EndedLine
     is_compiled: bool
 

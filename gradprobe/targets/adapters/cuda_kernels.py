@@ -27,7 +27,7 @@ class _Launches:
     # What stands behind q, k and v in every kernel that looks at scores.
     extras: tuple[Tensor | None, ...]
     extra_strides: tuple[int, ...]
-    options: tuple[float, ...]  # the last arguments of these kernels
+    options: tuple[float, ...]
 
     def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
         o, lse = q.new_empty((*q.shape[:3], v.shape[3])), _float32(q, *q.shape[:3])

@@ -1,1 +1,1 @@
-"""CUDA kernels on a CPU: one fiber a thread, every access watched."""
+"""CUDA kernels on a CPU, one fiber a thread."""

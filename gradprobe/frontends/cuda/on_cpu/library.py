@@ -135,7 +135,7 @@ def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False
     text = _text(source, kernels, has_host=has_host)
     folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
     options = [*_WATCHED.split(), *folders, *map("-I{}".format, source.folders)]
-    options += [] if has_host else ["-fno-exceptions"]  # which no GPU knows
+    options += [] if has_host else ["-fno-exceptions"]
     words = (text, *options, *(included for _, included in source.included))
     make = functools.partial(_build, source.path.name, text, options)
     return Library(_cached(f"{source.path.stem}-", ".so", words, make), kernels)

@@ -96,7 +96,7 @@ def tile_of(handle: Any) -> Tile:
 class Conflict:
     site: Site
     letter: str  # or two of them, m/n, where a dot sums over different axes
-    left: frozenset[int]  # the loads that they come from
+    left: frozenset[int]
     right: frozenset[int]
     example: tuple[int, int] = (NOWHERE, NOWHERE)
 
