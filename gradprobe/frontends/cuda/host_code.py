@@ -88,8 +88,8 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
         if (meaning := _meaning(parameter, pointers)) is None:
-            words = f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for"
-            raise UsageFailure(words, _BY_HAND)
+            words = f"needs a parameter {parameter.name!r} that gradprobe has no value for"
+            raise UsageFailure(f"target {word!r} {words}", _BY_HAND)
         found[parameter.name] = meaning
     if all(meaning.kind != "output" for meaning in found.values()):
         words = f"target {word!r} writes nothing that is an intermediate"
