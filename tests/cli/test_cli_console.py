@@ -1,5 +1,3 @@
-"""The console report: the place in one greppable line, tables that fit, and nothing a terminal cannot show."""
-
 import json
 import re
 import signal

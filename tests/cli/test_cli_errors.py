@@ -1,5 +1,3 @@
-"""Bad input gets contract's exit code and a message: subject, rule, what came instead, and the way out."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""A target in a process of its own: whatever it does is a report and an exit code of 0 to 3."""
-
 import json
 import re
 from pathlib import Path

@@ -89,6 +89,12 @@ def test_what_is_wrong_in_some_runs_or_by_other_numbers_is_told_as_that(
     )
 
 
+@pytest.mark.nightly
+def test_runs_with_the_same_bits_say_so(tmp_path):
+    words, found, made = repeated(tmp_path, "dq = ds @ k", "--repeat 2")
+    assert (found, made["repeats"], "2 runs gave the same bits" in words) == ({}, 2, True)
+
+
 def test_atomics_of_cuda_belong_to_what_their_address_is_named_after():
     text = "// atomicAdd(&dk[0], x);\natomicAdd(&d_q[i * n + d], x);\n  atomicAdd(dv + j, y);\natomicMax(&flag, 1);\n"
     found = [(name, at.line, at.code) for name, at in cuda_atomics("k.cu", text)]

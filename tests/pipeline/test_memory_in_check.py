@@ -49,6 +49,18 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     assert "NO HYPOTHESIS FITS" not in said
 
 
+@pytest.mark.nightly
+@interpreted
+def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_path):
+    report, line = checked(tmp_path, DKDV, STORE_DV, STORED_FAR, heads=1, seqlen=None)
+    cause = report.diagnoses[0]
+    assert (cause.fault, line in [where.line for where in cause.where]) == ("tail/length", True)
+    words = (
+        "lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128"
+    )
+    assert cause.summary == words
+
+
 @interpreted
 def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are_named(tmp_path):
     report, _ = checked(

@@ -1,5 +1,3 @@
-"""JUnit XML: Jenkins' schema takes it, its counts and times add up at every level, and no two cases go by one name."""
-
 import pytest
 
 from tests.render.written import (

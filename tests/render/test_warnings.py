@@ -1,5 +1,3 @@
-"""A warning is seen in every form for CI, and fails nothing in any of them."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Each kind of finding names tensor, stride, place and edit; kernels that are right in their own way give none."""
-
 import pytest
 
 from gradprobe.commands.kernel_reading import CLEAN, PARTLY

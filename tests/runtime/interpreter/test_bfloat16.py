@@ -1,5 +1,3 @@
-"""The interpreter's bfloat16, operation by operation, against torch on the same values."""
-
 import inspect
 import os
 

@@ -1,5 +1,3 @@
-"""What a compiler takes, the interpreter runs: each feature of the language, with its values."""
-
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"
