@@ -28,8 +28,8 @@ Values = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class TileForms:
+    # By name, [B, H, M, N] or [B, H, M]; none of partial sums.
     values: dict[str, Array] = field(default_factory=dict)
-    """By name, [B, H, M, N] or [B, H, M]; none of partial sums."""
     tolerances: dict[str, float] = field(default_factory=dict)  # before it is rounded
 
 

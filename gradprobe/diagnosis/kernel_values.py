@@ -39,10 +39,10 @@ class KernelValue:
     kernel: str
     into: set[str] = field(default_factory=set)
     sites: set[Site] = field(default_factory=set)
+    # With the scores that are summed of each.
     tiles: dict[Node, Node] = field(default_factory=dict)
-    """With the scores that are summed of each."""
+    # [B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it.
     values: Array = field(default_factory=lambda: np.empty(0))
-    """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
 
 
 def with_kernel_values(

@@ -55,13 +55,13 @@ class Hypothesis:
     # As docs/explain.md heads: "stride/do-head".
     fault: str
     summary: str
+    # By intermediate, its formula in the names of a TileScope.
     made: Mapping[str, str] = field(default_factory=dict)
-    """By intermediate, its formula in the names of a TileScope."""
     fix: str = ""
     wrong: Collection[str] = ()  # by itself, where that is not `made`
     sees: str = "valid"
+    # Other inputs and options, or their formulas; whole LSE, O or delta that are found.
     reads: Mapping[str, Tensor | str] = field(default_factory=dict)
-    """Other inputs and options, or their formulas; whole LSE, O or delta that are found."""
     finish: Finish | None = None
     tensor: str = ""  # that is read or stored otherwise
     axes: str = ""  # one letter each

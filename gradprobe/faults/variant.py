@@ -245,14 +245,14 @@ def found_at(tensor: Tensor, at: Tensor) -> Tensor:
 class Variant(Attention):
     made: Mapping[str, str] = field(default_factory=dict)  # formulas, by intermediate
     sees: str = "valid"
+    # Whole LSE, O or delta that kernels find.
     found: Tensors = field(default_factory=dict)
-    """Whole LSE, O or delta that kernels find."""
     # [H] the key head of each query head, where it is another.
     key_heads: Tensor | None = None
     memory: Tensors = field(default_factory=dict)
     finish: Finish | None = None
+    # Made once of a tile, for all variants with the same inputs and masks.
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
-    """Made once of a tile, for all variants with the same inputs and masks."""
 
     def __post_init__(self) -> None:
         """The problem that it departs from was checked."""

@@ -23,19 +23,19 @@ LOOP = "the loop"
 
 @dataclass(frozen=True)
 class Suspect:
+    # load, store: of other elements; masked: too much; value: of right operands; stored: times a constant; pairs: not
+    # summed; unstored.
     kind: str
-    """load, store: of other elements; masked: too much; value: of right operands; stored: times a constant; pairs: not
-    summed; unstored."""
     name: str  # "" if unknown
     site: Site
+    # The site's up to the one at fault, which may be a caller's.
     lines: Chain
-    """The site's up to the one at fault, which may be a caller's."""
     reason: str
     is_sure: bool = True
+    # Where what enters is made.
     beside: Sequence[Chain] = ()
-    """Where what enters is made."""
+    # Right where rows see keys, not masked elsewhere, and summed over.
     is_open: bool = False
-    """Right where rows see keys, not masked elsewhere, and summed over."""
     is_lost: bool = False  # pairs that were summed, and the sum is lost
 
 
