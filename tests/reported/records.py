@@ -57,7 +57,7 @@ _ARITHMETIC = [
         for name, words in _CONVENTIONS.items()], 3),
     Record("conventions.py:negative_delta_and_doubled_dv --strict", 1, cause="convention/delta", first="delta",
         says='exports -delta as delta, another convention; the gradients made of it are right | "factor/dV"'
-        " | return delta itself, or leave out --strict"),
+        " | return delta, or leave out --strict"),
     *_at_night([Record(f"conventions.py:{name}", 1, first=first)
         for name, first in (("misused_ds", "dS"), ("squared_delta", "delta"), ("misused_delta", "delta"))], 1),
 ]  # fmt: skip
