@@ -21,7 +21,7 @@ def run() -> None:
         is_looked_into = "--no-isolate" in sys.argv or sys.gettrace() or sys.getprofile()
         if not isinstance(ended.code, int) or is_looked_into:
             raise
-        with contextlib.suppress(OSError, ValueError):  # closed by who reads them
+        with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(ended.code)
@@ -31,13 +31,13 @@ def main() -> None:
     """Replaces report files of an earlier run before anything is imported that takes long."""
     words = sys.argv[1:]
     try:
-        if any(word.startswith("-") for word in words):  # only an option names a file
+        if any(word.startswith("-") for word in words):
             from ..render.files import begin
 
             begin(words)
         from ..processes.resource_limits import one_for_numpy
 
-        one_for_numpy()  # before a child begins early, which is taken while it has this process's environment
+        one_for_numpy()  # a child takes this process's environment
         with _begun_early(words):
             from .root import main as app_main
 

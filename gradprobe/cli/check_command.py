@@ -72,7 +72,7 @@ def check(
 def _check_battery(call: Call, word: str) -> int:
     from ..commands.suite.battery import battery_plan, refuse_battery
 
-    refuse_battery(word, call.request.options)  # not what a project sets: a case replaces it
+    refuse_battery(word, call.request.options)  # a case replaces what a project sets
     settings = call.settings()
     how = call.setting(settings, several=True)
     return _check_several(call, *battery_plan(word, settings.over(call.request), how))

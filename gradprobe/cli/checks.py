@@ -29,7 +29,7 @@ from ..render.terminal import (
 )
 from .report_forms import Forms
 
-SHOW = "gradprobe show"  # what shows the last check of this folder
+SHOW = "gradprobe show"
 
 
 def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
@@ -40,7 +40,7 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
             # What came before Ctrl-C stays.
             made.extend(check_each([planned], setting, echo=sys.stderr.write, tick=stages))
     except KeyboardInterrupt:
-        for checked in made:  # the files hold it too, marked as incomplete
+        for checked in made:
             say(checked.report, setting.tracebacks)
             forms.show(checked.report)
             forms.write_so_far(Reports(reports=(checked.report,)))
@@ -93,7 +93,7 @@ def by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, st
             begun[layout.partition(", ")[0]] = None
         if 0 < len(begun) <= total != 1:
             tick(f"layout {len(begun)} of {total}: {stage}", (len(begun) - 1) / total)
-        else:  # a look at what went wrong has no known length
+        else:  # its length is not known
             tick(stage, fraction or None)
 
     return take
@@ -108,7 +108,7 @@ def say(report: Report, tracebacks: bool) -> str:
     return error.message
 
 
-_BETWEEN = 1.0  # seconds between two versions of the files
+_BETWEEN = 1.0  # seconds
 
 
 def check_several(runner: Runner, forms: Forms) -> int:
@@ -141,7 +141,7 @@ def check_several(runner: Runner, forms: Forms) -> int:
         raise
     several, is_kept = runner.so_far, False
     if compared := [outcome for outcome in runner.checks if outcome.verdict != FAILED]:
-        repeated = simplest(compared) or compared[0]  # which `diff` repeats
+        repeated = simplest(compared) or compared[0]
         is_kept = last.save(repeated.request, repeated.report)
     if not stopped:
         say_nothing_compared(several)

@@ -28,13 +28,13 @@ from ..targets.builtin import FILES as SOURCES
 from . import option_rows as rows
 from .report_forms import Forms, write_failure
 
-LINE = "gradprobe.line"  # where the parser keeps the command line, as it was typed
+LINE = "gradprobe.line"
 
 
 @dataclass(frozen=True)
 class Call:
     line: str
-    target: str | None  # as it was named; None where it was not
+    target: str | None
     request: CheckRequest
     forms: Forms
     tracebacks: bool = False
@@ -124,7 +124,7 @@ class Command:
     What it raises becomes a message, an error report in each form, and the exit code.
     """
 
-    names: str = ""  # the rows of `option_rows.SHARED` that it takes, and "target"
+    names: str = ""
     target: rows.Row = rows.TARGET
     takes_file: bool = False
     has_case: bool = True

@@ -85,7 +85,7 @@ def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
     with Progress() as tick:
         stages = by_layout(planned, tick)
         checks = check_each([planned], how, echo=sys.stderr.write, tick=stages)
-        checked = [*checks][-1]  # to its end: Ctrl-C is raised after the check that it ended
+        checked = [*checks][-1]  # to its end, after which Ctrl-C is raised
     say(checked.report, how.tracebacks)
     if checked.verdict != FAILED:
         last.save(checked.request, checked.report)

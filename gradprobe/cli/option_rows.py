@@ -31,7 +31,7 @@ def _print_all(ctx: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-Row = tuple[Any, Any]  # the default of an option, and its type with its words
+Row = tuple[Any, Any]
 
 
 def _row(kind: Any, default: Any, flags: str, *words: str | None, **more: Any) -> Row:
@@ -83,7 +83,7 @@ def case_rows(*, several: bool) -> dict[str, Row]:
         kind: Any = list[str] if row.kind is list else row.kind
         if several and row.kind is not list:
             kind = list[row.kind]  # type: ignore[name-defined]
-        help = row.help.replace("[", r"\[")  # brackets in a help text are markup to rich
+        help = row.help.replace("[", r"\[")  # markup to rich
         more = {"rich_help_panel": "Case", "show_default": False}
         rows[row.name] = _row(kind | None, None, flags, help, row.metavar, **more)
     return rows
@@ -121,5 +121,5 @@ class ShortHelp(TyperCommand):
             row.hidden = is_short
         more = f"{len(seldom)} more options: {ctx.command_path} --help-all"
         self.epilog = more if is_short else None
-        self.rich_markup_mode = None if is_short else "rich"  # boxes take a third of the columns
+        self.rich_markup_mode = None if is_short else "rich"  # boxes take columns
         super().format_help(ctx, formatter)

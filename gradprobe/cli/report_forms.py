@@ -30,7 +30,7 @@ def show_document(json_file: str | None, document: dict[str, Any], lines: list[T
 class Forms:
     files: Mapping[str, str] = field(default_factory=dict)
     """By the option of its form; - for stdout."""
-    details: bool = False  # whether stdout shows all of a report
+    details: bool = False
 
     @property
     def json(self) -> str | None:

@@ -114,7 +114,7 @@ app.callback(invoke_without_command=True)(root)
 def main() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by who started this
+        if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             # a path may hold what the terminal's encoding does not

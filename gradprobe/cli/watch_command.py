@@ -34,7 +34,7 @@ _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that no file may change before it is taken to be saved; for which one that an editor is about to put in its
 # place may be missing; and between two looks.
 _STILL, _MISSING, _LOOK = 0.03, 1.0, 0.05
-Stamps = dict[str, int]  # when each file was written; 0 of one that is missing
+Stamps = dict[str, int]  # 0 of a missing file
 
 
 @Command("target family reference timeout fix_budget")
@@ -57,7 +57,7 @@ class _Watch:
     def __init__(self, planned: PlannedCheck, setting: Setting, forms: Forms) -> None:
         self._planned, self._setting, self._forms = planned, setting, forms
         self._imported = set[str]()
-        self._before: Report | None = None  # the last that compared something
+        self._before: Report | None = None
 
     def go_on(self) -> None:
         note(f"{self._planned.case_line}; Ctrl-C ends it")
@@ -77,7 +77,7 @@ class _Watch:
                     before.setdefault(file, 0 if saved > begun * 1e9 else saved)
                 note(f"waiting for {listed_files([*self._stamps()])} to be saved")
             saved_files = self._saved(before)
-            if (rows := terminal().rows) is not None:  # what stood there can be scrolled to
+            if (rows := terminal().rows) is not None:
                 write_as_is("\n" * rows + "\x1b[H\x1b[J")
             note(f"{time.strftime('%H:%M:%S')} {listed_files(saved_files)} saved")
 
@@ -95,7 +95,7 @@ class _Watch:
         return changed_since(before, now) or changed
 
     def _checked(self) -> CheckOutcome:
-        linecache.clearcache()  # of earlier texts, from which a crash's line would be told
+        linecache.clearcache()  # of earlier texts
         start, first = time.monotonic(), list[str]()
 
         def tell_first(so_far: Report) -> None:

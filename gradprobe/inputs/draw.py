@@ -100,9 +100,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         root = (abs(mean) / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
         width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1: all beyond 88.7
         values |= {"q": q * width + root, "k": k * width + math.copysign(root, mean)}
-    elif case.pattern == "offset":  # a mean that rounding and cancellation feel
+    elif case.pattern == "offset":
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
-    elif case.pattern == "lowrank":  # rows that nearly repeat one another
+    elif case.pattern == "lowrank":
         for name in ("q", "k", "v"):
             if min(values[name].shape[-2:]) > 1:
                 values[name] = _of_rank_2(values[name])

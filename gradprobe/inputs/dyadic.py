@@ -45,7 +45,7 @@ def dyadic(
             hides = torch.rand(values["bias"].shape, generator=generator) < 0.15
             drawn["bias"] = -HIDDEN * hides
             if case.family == "lazy":
-                drawn["bias"][:, 0] = 0.0  # row 0 sees nothing else
+                drawn["bias"][:, 0] = 0.0
         try:
             q, k = _scores(case, _open(case, {**values, **drawn}), generator)
         except _UnfitRow as unfit:

@@ -162,7 +162,7 @@ def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
     size = view.untyped_storage().nbytes() // view.element_size()
     whole = view.as_strided((size,), (1,), 0)
     first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
-    if not others and span == view.numel():  # without gaps: its two ends
+    if not others and span == view.numel():  # without gaps: its ends
         ends = (0, first), (first + span, size)
         found = [_changed(whole[at:end], at, fill).nonzero() + at for at, end in ends]
         return torch.cat(found).flatten().cpu()

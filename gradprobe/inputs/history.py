@@ -20,7 +20,7 @@ from .versions import installed_versions
 if TYPE_CHECKING:
     from ..model.report import Report
 
-FOLDER = Path(".gradprobe")  # what commands leave for those after them
+FOLDER = Path(".gradprobe")
 FILE = FOLDER / "last.json"
 # Bytes up to which a file is hashed: inputs may take gigabytes.
 _HASHED = 1 << 26
@@ -49,7 +49,7 @@ def make_folder() -> None:
 
 
 def save(request: CheckRequest, report: Report | None = None) -> bool:
-    if "GRADPROBE_MUTANT" in os.environ:  # of a copy with a fault in it, which soon is gone
+    if "GRADPROBE_MUTANT" in os.environ:  # of a copy with a fault in it
         return False
     from ..model.documents import document_of
 

@@ -28,7 +28,7 @@ class Elements:
     """The elements of a view, as offsets in bytes from its first one."""
 
     shape: Sizes
-    strides: Sizes  # in elements, none negative
+    strides: Sizes  # in elements
     itemsize: int
 
     @functools.cached_property
@@ -123,7 +123,7 @@ class Marks:
         is_large = nbytes > ROOM_FOR_ALL * unit
         self._nbytes, self.unit = nbytes, 1 if is_large else unit
         count = -(-nbytes // self.unit)
-        self.whole: Array = np.zeros(0 if is_large else count, dtype)  # [units] the marks
+        self.whole: Array = np.zeros(0 if is_large else count, dtype)
         if is_large:
             import torch
 
@@ -198,7 +198,7 @@ class UnwrittenElements:
         elif elements.count <= LISTED:
             first = tensor.storage_offset() * elements.itemsize
             marks.write(first + elements.listed() * elements.itemsize, elements.itemsize, mark)
-        else:  # too much to keep account of: no read of it is reported
+        else:  # too much to keep account of
             del self._storages[home]
 
 

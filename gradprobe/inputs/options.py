@@ -16,11 +16,11 @@ from ..model.resolution import refuse_unknown
 @dataclass(frozen=True)
 class Option:
     name: str
-    kind: Any  # the type of what the command line holds: int, float, str, bool or a list of str
+    kind: Any
     help: str
     metavar: str | None = None
     parse: Callable[[Any], Any] | None = None
-    numbers: bool = False  # whether the word is numbers separated by commas
+    numbers: bool = False
 
     @property
     def flag(self) -> str:
@@ -177,7 +177,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
         if word is not None and word != []:
             value = _BY_NAME[name].parse
             given["layouts" if name == "layout" else name] = value(word) if value else word
-    if "inputs" not in given:  # a file of inputs holds some of them
+    if "inputs" not in given:
         refuse_unknown(given)
     return given
 

@@ -45,7 +45,7 @@ class SavedInputs:
     values: Mapping[str, Tensor]
     """Contiguous, on the CPU; mask and the softmax family's bias with four axes."""
     placements: Mapping[str, Placement]
-    options: Mapping[str, Any]  # those of OPTIONS that are known
+    options: Mapping[str, Any]
 
 
 def save(path: Path, saved: SavedInputs) -> None:
@@ -83,7 +83,7 @@ def _read(path: Path) -> dict[Any, Any]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file fails in as many ways as it can be broken
+    except Exception as error:  # as many ways as it can be broken
         # PyTorch's errors go on for a page.
         line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
         words = f"cannot be read as tensors alone ({type(error).__name__}: {line[:200]})"
@@ -184,7 +184,7 @@ def _check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
 
     given: dict[str, Any] = {name: tensors[name] for name in tensors if name not in ("o", "lse")}
     q, v, do = given["q"], given["v"], given["do"]
-    if family == "lazy":  # whose tau may come from the command line
+    if family == "lazy":
         given = {"tau": q.new_zeros(q.shape[1:2])} | given
     given |= {"scale": 1.0, "causal": family == "lazy", "dropout": 0.5 * ("keep" in given)}
     try:

@@ -48,8 +48,8 @@ ALIGNED = 128
 @dataclass(frozen=True)
 class Placement:
     strides: Sizes
-    offset: int  # in elements, from the start of its buffer
-    buffer: str  # tensors with one word here lie in one buffer
+    offset: int  # in elements, in its buffer
+    buffer: str
 
 
 def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
@@ -94,7 +94,7 @@ def for_more_batches(
 
 @dataclass(frozen=True)
 class Inputs:
-    layout: str  # the name of the run: "contiguous" or "do=expanded"
+    layout: str
     values: Mapping[str, Tensor]
     """Contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]

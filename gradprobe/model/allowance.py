@@ -13,7 +13,7 @@ class Allowance:
     """Work is counted, so that the same is done however busy the machine is."""
 
     count: int = 0
-    seconds: float = LAST_RESORT  # after these it is left, and that is told
+    seconds: float = LAST_RESORT
 
 
 NOTHING = Allowance()

@@ -38,10 +38,10 @@ class Architecture:
 
     name: str
     capability: tuple[int, int]
-    shared_bytes: int  # the most shared memory of a block
-    processors: int  # as torch counts them
+    shared_bytes: int  # of a block
+    processors: int
     gibibytes: int = 80
-    gfx: str = ""  # the name of AMD's architecture
+    gfx: str = ""
     warp: int = 32
 
 
@@ -99,7 +99,7 @@ class Case:
     bias_window: int = 40
     bias_axes: str = "hmn"
     """Of the softmax family: the axes that are not broadcast."""
-    bias_rank: int = 4  # below 4 the target's bias lacks the first broadcast axes
+    bias_rank: int = 4
     alibi: bool = False
     mask: str | None = None
     """"given" where a file of inputs holds it."""
@@ -119,7 +119,7 @@ class Case:
     block_m: int = 32
     block_n: int = 16
     pattern: str = "normal"
-    dots: str | None = None  # None: what the target's backend does by default
+    dots: str | None = None  # None: the backend's
     repeat: int = 1
     poison: bool = False
     """Whether new memory holds NaN, and 7.0 in every other repeat."""
@@ -129,13 +129,13 @@ class Case:
     inputs: str | None = None
     shapes: str = PLAIN
     implied: tuple[str, ...] = ()
-    ranks: int | None = None  # how many processes share the problem
+    ranks: int | None = None
     shards: str = "contiguous"
     """One of SHARDS, or a `FILE.py:function`."""
-    as_cuda: bool = False  # whether tensors of interpreted kernels say that they are on a GPU
+    as_cuda: bool = False
     arch: str | None = None
     untested: bool = False
-    window_as: str | None = None  # one of WINDOW_FORMS; None: what the target's parameter says
+    window_as: str | None = None
     mask_as: str = BOOLEAN
     lse_as: str = NATURAL
 

@@ -20,7 +20,7 @@ from .report import SCHEMA, Origin, Report
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 _SINGLE, _SEVERAL = (SCHEMA, "gradprobe.report/1"), (SCHEMA_OF_SEVERAL, "gradprobe.reports/1")
 _WAY_OUT = "gradprobe check --json FILE writes one"
-PAIRS = 2  # how many properties a battery combines
+PAIRS = 2
 AUTO, QUICK = "auto", "quick"
 BATTERIES = ("pairs", QUICK, AUTO)
 Kind = TypeVar("Kind")
@@ -33,7 +33,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     titles: tuple[str, ...]
     numbers: tuple[int, ...]
     common: tuple[str, ...] = ()
-    shrunk: Report | None = None  # the smallest case that fails as the simplest does
+    shrunk: Report | None = None
 
     @property
     def is_mismatch(self) -> bool:
@@ -44,9 +44,9 @@ class Coverage(Struct, frozen=True, kw_only=True):
     """Of combinations in cases that the target takes."""
 
     strength: int
-    properties: int  # 0 where the case without any is not right
+    properties: int  # 0 where the case without any is wrong
     held: int = 0
-    missing: int = 0  # those in none, although nothing shows that the target does not take them
+    missing: int = 0
 
 
 class RefusedCase(Struct, frozen=True):
@@ -55,9 +55,9 @@ class RefusedCase(Struct, frozen=True):
 
 
 class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    reports: tuple[Report, ...]  # those that count, then those that are warnings
-    planned: int | None = None  # how many are to count; None for one check that is made alone
-    not_taken: tuple[RefusedCase, ...] | None = None  # cases that the target does not take
+    reports: tuple[Report, ...]  # warnings last
+    planned: int | None = None  # None for one alone
+    not_taken: tuple[RefusedCase, ...] | None = None
     origin: Origin | None = None
     groups: tuple[FailureGroup, ...] = ()
     coverage: Coverage | None = None
@@ -183,7 +183,7 @@ def _converted(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
     try:
         today = _as_today(document)
         return msgspec.convert(today, kind, dec_hook=lambda _, plain: number_of(plain))
-    except Exception as error:  # a document is damaged in as many ways as there are
+    except Exception as error:  # in as many ways as there are
         words = f"$: it has no {error}" if isinstance(error, KeyError) else error
         words = f"a document of schema {document['schema']} is damaged: {words}"
         raise UsageFailure(words, _WAY_OUT) from error
@@ -199,9 +199,9 @@ def _as_today(value: Any) -> Any:
         value = _without_null(value) | {"schema": SCHEMA}
         environment = value.get("environment", {})
         value["environment"] = {name: str(item) for name, item in environment.items()}
-        if "element" not in value.get("close_up", {}):  # older ones had none
+        if "element" not in value.get("close_up", {}):
             value["close_up"] = None
-        for at, run in enumerate(value.get("runs", ())):  # a survey kept them beside its runs
+        for at, run in enumerate(value.get("runs", ())):
             for finding in value.get("strides", {}).get("findings", ()):
                 if finding.get("layout") == run["layout"] or not (at or finding.get("layout")):
                     run.setdefault("memory", []).append(finding)

@@ -17,7 +17,7 @@ class Step:
 class Product:
     matrix: str
     other: str
-    is_transposed: bool = False  # whether it sums over rows, and not over keys
+    is_transposed: bool = False  # sums over rows
     is_scaled: bool = field(default=False, compare=False)
 
     @property
@@ -30,15 +30,15 @@ class Formula:
     name: str
     softmax: Step | None
     lazy: Step | None
-    needs: str = ""  # the optional input without which this does not exist
+    needs: str = ""  # the optional input that it needs
     gradient_of: str = ""
-    like: str = ""  # of no gradient: the input whose dtype it must hold
+    like: str = ""  # the input whose dtype it must hold
     product: Product | None = None
     operands: tuple[str, ...] = ()
     constants: str = ""
     """"scores", "products" or "gradients", as `Roles` has them."""
-    kernels: str = ""  # what else kernels call it, in small letters without underscores
-    parameters: str = ""  # parameters into which targets write it, in small letters
+    kernels: str = ""
+    parameters: str = ""
 
     def step(self, family: str) -> Step | None:
         return self.lazy if family == "lazy" else self.softmax
@@ -47,7 +47,7 @@ class Formula:
 @dataclass(frozen=True)
 class Subexpression:
     name: str
-    into: tuple[str, ...]  # the intermediates one of which is wrong by itself where this is
+    into: tuple[str, ...]
     parents: tuple[str, ...] = ()
     operands: tuple[tuple[str, ...], ...] = ()
     constants: str = ""

@@ -38,14 +38,14 @@ class Element(Struct, frozen=True, kw_only=True):
     head: int | None
     row: int | None
     col: int | None
-    tile: tuple[int | None, int | None]  # (m, n) of the BLOCK_M x BLOCK_N tile
+    tile: tuple[int | None, int | None]  # (m, n)
     actual: Number | None
     expected: Number | None
     budget: Number | None
     masked: bool | None = None
     window: Window | None = None
     kernel: str | None = None
-    shard: int | None = None  # the rank in whose shard rows and tiles are counted
+    shard: int | None = None
     rank: int | None = None
     step: int | None = None
     largest: Number | None = None
@@ -96,16 +96,16 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     name: str
     status: str
     source: str | None = None  # exported, tapped, seen or recovered
-    kernel: str | None = None  # in which it was seen: `attn_bwd for dQ`
+    kernel: str | None = None
     dtype: str | None = None
-    reading_adds: Number | None = None  # the most that recovering it may add to an error
+    reading_adds: Number | None = None
     mismatched: int = 0
     total: int = 0
     non_finite: int = 0
     max_abs_err: Number | None = None
     max_budget_ratio: Number | None = None
     length: int | None = None
-    shown: Ranges = ()  # the rows that were recovered; empty for all
+    shown: Ranges = ()  # all if empty
     heads: tuple[Head, ...] = ()
 
     @property
@@ -132,13 +132,13 @@ class Difference(Struct, frozen=True, kw_only=True):
     beyond: int = 0
     max_budget_ratio: Number | None = None
     heads: tuple[int, ...] = ()
-    first: Element | None = None  # what this target gave, and the reference
+    first: Element | None = None
     other: Number | None = None
 
 
 class Identity(Struct, frozen=True, kw_only=True):
     name: str  # "I4 <V, dV> = <O, dO>"
-    of: str = "target"  # or "reference"
+    of: str = "target"
     holds: bool
     residual: Number | None
     budget: Number | None
@@ -163,7 +163,7 @@ class Error(Struct, frozen=True, kw_only=True):
     line: int | None = None
     function: str | None = None
     code: str | None = None
-    words: str = ""  # what became of the process
+    words: str = ""
     stderr_tail: str = ""
     stack: str = ""
     memory: tuple[MemoryFinding, ...] = ()
@@ -190,10 +190,10 @@ ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 
 class SurveyedLayout(Struct, frozen=True, kw_only=True):
     kind: str
-    row: str = ""  # the tensor, "all", or "" of a program
+    row: str = ""
     layout: str = ""
     thorough: bool = True
-    hazard: str = ""  # what it takes to be wrong there
+    hazard: str = ""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -223,7 +223,7 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
 
 class TensorLayout(Struct, frozen=True, kw_only=True):
     name: str
-    axes: str  # as in the table of the formulas
+    axes: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -247,9 +247,9 @@ class Run(Struct, frozen=True, kw_only=True):
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
-    repeats: int = 0  # how many runs were compared bit by bit
+    repeats: int = 0
     repeated: tuple[RepeatedResult, ...] = ()
-    error: Error | str | None = None  # words alone in a survey
+    error: Error | str | None = None
     severity: str | None = None
     copied: tuple[str, ...] = ()
     tried: SurveyedLayout | None = None
@@ -322,5 +322,5 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     """The worst multiple of the budget; None where all is masked."""
     lines: tuple[int, ...] = ()
     """Their row tiles, where not all rows were recovered."""
-    rows: tuple[CloseUpRow, ...]  # those that are wrong, else the worst one
+    rows: tuple[CloseUpRow, ...]
     element: Element

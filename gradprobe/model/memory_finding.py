@@ -37,18 +37,18 @@ class MemoryFinding:
     code: str = ""
     severity: str = ERROR
     access: str = ""
-    lanes: int = 0  # elements that were accessed so; 0 where nobody counted
+    lanes: int = 0  # 0 where nobody counted
     place: tuple[int | None, ...] = (None,) * 4
     """Batch, head, row and column."""
     actual: str = "-"
     expected: str = "-"
-    wraps: bool = False  # whether an offset cut to 32 bits leads there
-    in_block: bool = False  # in the shared memory of one block
+    wraps: bool = False
+    in_block: bool = False
     layout: str = ""  # of a survey
-    allocated: tuple[str, int] = ("", 0)  # file and line that allocated what nothing has written
+    allocated: tuple[str, int] = ("", 0)  # file and line
     runs_on: bool = False
     """Whether each access was outside with every lane, after the same line was inside."""
-    rest: tuple[str, str, int] = ("", "", 0)  # kernel, file and line that stored the rest of it
+    rest: tuple[str, str, int] = ("", "", 0)  # kernel, file and line
 
     @property
     def is_read_without_value(self) -> bool:
@@ -80,7 +80,7 @@ def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
 @dataclass(frozen=True)
 class Group:
     layouts: tuple[str, ...]
-    memory: tuple[MemoryFinding, ...]  # one of each line, the one of most lanes
+    memory: tuple[MemoryFinding, ...]  # one of each line
 
     @property
     def sentence(self) -> str:

@@ -41,7 +41,7 @@ class CauseLine(Struct, frozen=True):
     around: tuple[str, str] = ("", "")
     """Without the indent of all three lines."""
     margin: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    function: str = ""  # where that is not the kernel
+    function: str = ""
     instead: str = ""
 
     @property
@@ -56,10 +56,10 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     matches: bool
     words: str
     file: str = ""
-    diff: str = ""  # unified
+    diff: str = ""
     right: tuple[str, ...] = ()
     """What is unlike the check in other cases that match too."""
-    doubts: tuple[str, ...] = ()  # the same of cases that are wrong with it and without it
+    doubts: tuple[str, ...] = ()  # wrong with it and without it
     not_run: tuple[str, ...] = ()
     """What could tell it from another edit: a line, a side of a branch."""
     beyond: tuple[str, ...] = ()
@@ -131,9 +131,9 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     evidence: tuple[str, ...] = ()
     where: tuple[CauseLine, ...] = ()
     fix: str = ""
-    also: bool = False  # beside the one before it: two faults at once
+    also: bool = False
     edit: TriedEdit | None = None
-    seen: str = ""  # "seen in dq_kernel, 4 of 4 tiles"
+    seen: str = ""
     says_wrong: tuple[str, ...] = ()
     """One or more of these are wrong by themselves."""
     says_right: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     sha256: str = ""
     shadows: tuple[str, ...] = ()
     kernels: tuple[Source, ...] = ()
-    idle: tuple[str, ...] = ()  # files with Triton kernels, where torch alone ran
+    idle: tuple[str, ...] = ()
     reference: str = ""
 
 
@@ -221,7 +221,7 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
 
 
 class SecondCheck(Struct, frozen=True, kw_only=True):
-    name: str  # a target, how the same one is run, or the file of a report
+    name: str
     report: Report
     differences: tuple[Difference, ...] = ()
 
@@ -240,11 +240,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
     schema: Literal["gradprobe.report/2"] = SCHEMA
     origin: Origin | None = None
-    title: str = ""  # of one of several checks
+    title: str = ""
     number: int = 0
     chosen: str = ""
     verdict: str
-    severity: str | None = None  # WARNING of one that fails and does not count
+    severity: str | None = None
     target: CheckedTarget = CheckedTarget()
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -262,7 +262,7 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     target_warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    beyond: str = ""  # what a second case uses besides, "a tenth head: --batch 1 --heads 10"
+    beyond: str = ""
     not_checked: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
     """Wrong in a second case that nothing says the target takes."""

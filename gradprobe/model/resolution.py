@@ -69,11 +69,11 @@ def resolve(
         given["cu_seqlens"] = (0, *itertools.accumulate(lengths))
     _pack(given)
     _set_axes(given)
-    parts = 2 * (given.get("ranks") or 1)  # into which a default length can be cut
+    parts = 2 * (given.get("ranks") or 1)
     length = max(given.get("seqlens") or (-(-Case.seqlen_q // parts) * parts,))
     is_dyadic = given.get("pattern") == "dyadic"
     if is_dyadic:
-        given.setdefault("head_dim", 16)  # whose default scale is a power of two
+        given.setdefault("head_dim", 16)
     if given.get("mask") == "padding":
         given.setdefault("mask_axes", "bn")
     given.setdefault("seqlen_q", given.get("seqlen", length))

@@ -34,11 +34,11 @@ class Rule:
 
     id: str
     name: str
-    level: str  # SARIF's: error, warning, note, or none for what is told and no finding
-    rank: float  # 0 to 100, the worst first
-    kinds: list[str]  # of failures, of findings about memory and of warnings
+    level: str  # SARIF's, or none
+    rank: float  # the worst first
+    kinds: list[str]
     title: str
-    paragraphs: list[str]  # Markdown: what it is, how it looks, where it was seen, what to try
+    paragraphs: list[str]  # Markdown
 
 
 def _rule(text: str) -> Rule:
@@ -63,12 +63,12 @@ class Alert:
     """One finding, in however many layouts."""
 
     rule: Rule
-    check: str  # the target, and the title of its case
+    check: str
     what: str
     sentences: Sequence[str]
-    places: Sequence[Place]  # where to look, the best first
-    kind: str  # of a failure, a finding about memory or a warning
-    level: str  # SARIF's: that of the rule, or lower where it is told as a warning
+    places: Sequence[Place]  # the best first
+    kind: str
+    level: str  # that of the rule, or lower
 
     @property
     def about(self) -> str:

@@ -53,14 +53,14 @@ class ReportChange(Struct, frozen=True):
     what: str
     before: str
     after: str
-    became: str = ""  # WORSE or BETTER; "" of what is neither
+    became: str = ""  # WORSE, BETTER or ""
     layout: str = ""
 
 
 def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
     """Checks go by their target and title, runs by their layout."""
     old, new = ({one.name: one for one in reports.reports} for reports in (before, after))
-    if len(old) == len(new) == 1:  # of one target under two names, as of two files
+    if len(old) == len(new) == 1:
         new = dict(zip(old, new.values(), strict=True))
     found = list[ReportChange]()
     for name, report in old.items():
@@ -166,7 +166,7 @@ def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, st
     if was != now and wrong != now_wrong:
         return was, now, BETTER if now_wrong <= wrong else WORSE
     least, most = sorted((old.ratio, new.ratio))
-    if not most > max(1.0, _GREW * least):  # within its budget no error is worse than another
+    if not most > max(1.0, _GREW * least):
         return None
     became = WORSE if new.ratio > old.ratio else BETTER
     return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became

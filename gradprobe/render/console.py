@@ -91,7 +91,7 @@ def layouts_of(report: Report) -> Iterator[ReportBlock]:
         style = {MATCH: "green", MISMATCH: BAD}.get(verdict, CAUTION)
         if run.told_error:
             yield Words(f"{run.layout:<14} {run.verdict}: {error_words(run)}", "", style)
-        elif run.skipped and not run.is_judged:  # the target's words, of any length
+        elif run.skipped and not run.is_judged:
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
             yield Words(f"{run.layout:<14} {how}: {run.skipped}", "", style)
         else:

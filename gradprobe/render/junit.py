@@ -49,7 +49,7 @@ def _suite(report: Report, base: Base) -> Xml.Element:
         of = visible(f"{report.name}.{case.group}" if case.group else report.name)
         name = visible(case.name)
         seen[known := f"{of} {name}"] += 1
-        if seen[known] > 1:  # two of one name are one to those who read JUnit
+        if seen[known] > 1:
             name += f" ({seen[known]})"
         element = Xml.SubElement(suite, "testcase", classname=of, name=name)
         if case.outcome:
@@ -90,7 +90,7 @@ def _of_alert(report: Report, alert: Alert, base: Base) -> Iterator[_TestCase]:
         yield _TestCase("memory", name, _FAILURE, kind, *told)
     elif alert.what == "check" and kind:
         yield _TestCase("", report.title or "check", _ERROR, kind, *told)
-    elif alert.what == "check":  # a mismatch that nothing accounts for
+    elif alert.what == "check":
         yield _TestCase("", "verdict", _FAILURE, MISMATCH, *told)
 
 

@@ -197,7 +197,7 @@ def code_window(code: str, first: int, length: int, room: int) -> tuple[str, int
 @dataclass(frozen=True)
 class EditDiff:
     edit: TriedEdit
-    named: str = ""  # the file that was named just above
+    named: str = ""  # just above
 
     def lines(self, width: int) -> Sequence[Text]:
         alike: dict[tuple[str, ...], list[Replacement]] = {}

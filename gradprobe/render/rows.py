@@ -16,7 +16,7 @@ from ..model.number import plural
 
 MOST, MOST_OF_A_MATCH = 24, 10
 COLUMNS = 80
-ALL = 1000  # more rows than any sentence takes
+ALL = 1000
 
 
 class ReportBlock(Protocol):
@@ -34,10 +34,10 @@ class Title:
 @dataclass(frozen=True)
 class Words:
     text: str
-    head: str = ""  # a word before it, which has the style then
+    head: str = ""
     style: str = ""
     rows: int = ALL
-    hangs: bool = False  # whether all of its lines stand beside its head
+    hangs: bool = False
 
     def lines(self, width: int) -> Sequence[Text]:
         if self.head:
@@ -96,7 +96,7 @@ def lines_in(blocks: Iterable[ReportBlock], width: int) -> list[Text]:
 @dataclass(frozen=True)
 class Section:
     lines: Sequence[Text]
-    least: int | None = None  # how many stay, however little room there is; None for all
+    least: int | None = None  # None for all
     noun: str = "line"
 
     def cut(self, rows: int, width: int) -> Section:

@@ -22,7 +22,7 @@ def text(several: Reports, code: int | None) -> str:
     results, notes, seen = list[dict[str, Any]](), list[dict[str, Any]](), Counter[str]()
     for alert in alerts_of(reports):
         if alert.places and alert.level != "none":
-            seen[alert.fingerprint] += 1  # what tells those of one fingerprint apart
+            seen[alert.fingerprint] += 1
             results.append(_result(alert, base, seen[alert.fingerprint]))
         else:
             rule, level = {"id": alert.rule.id}, alert.level.replace("none", "note")

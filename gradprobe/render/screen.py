@@ -58,7 +58,7 @@ def _closed(
     width, again = on.columns, list[Text]()
     most = (MOST if is_wrong else MOST_OF_A_MATCH) - 1
     if report.close_up is not None:
-        most -= 2  # `diff` says which check it repeats
+        most -= 2
     elif is_wrong and report.reproduce:
         again += CommandLine(report.reproduce).lines(width)
         most -= rows_of(again, width)

@@ -98,7 +98,7 @@ def places_of(
     file, _, function = target.name.rpartition(":")
     if target.file:
         found.append(Place(target.file, target.line or None, function or file))
-    elif file.endswith(".py"):  # a target that did not get as far as being found
+    elif file.endswith(".py"):  # a target that was not found
         found.append(Place(file, None, function))
     return tuple(dict.fromkeys(place for place in (*found, *kernels) if place.file))
 

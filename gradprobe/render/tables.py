@@ -44,7 +44,7 @@ class HeadTable:
 
     report: Report
     run: Run
-    each: bool = False  # whether each intermediate has a row of its own
+    each: bool = False
     parts: dict[str, list[list[Head]]] = field(default_factory=dict)
     """By title, of each query head in every batch."""
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def close_up_head(view: CloseUp) -> TextLine:
 
 def close_up_map(view: CloseUp, width: int) -> Iterator[TextLine]:
     rows, cols = view.tile
-    step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
+    step = -(-len(view.map[0]) // max(1, width - 14))
     size = f"{rows} x {min(cols * step, view.shape[1])}"
     yield TextLine(Text(f"  worst error of each {size} tile, rows downwards", "dim"))
     for at, line in enumerate(view.map):

@@ -47,7 +47,7 @@ class Terminal:
     details: bool = False
     rest: str = ""
     """The command that shows all, where --details does not."""
-    is_said: bool = False  # whether what ended a check stands there already
+    is_said: bool = False
 
 
 def terminal() -> Terminal:
@@ -58,7 +58,7 @@ def terminal() -> Terminal:
 def takes_stderr() -> bool:
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-    except (OSError, ValueError):  # closed, or no file at all
+    except (OSError, ValueError):
         return False
 
 
@@ -82,7 +82,7 @@ def painted(lines: list[Text], on: Terminal) -> str:
     from rich.console import Console
 
     console = Console(
-        file=io.StringIO(),  # stdout may be closed, where a target did so
+        file=io.StringIO(),  # a target may close stdout
         soft_wrap=True,
         highlight=False,
         force_terminal=None if "FORCE_COLOR" in os.environ else on.rows is not None,
