@@ -13,10 +13,12 @@ from .option_rows import option
 from .own_process import apart
 from .report_forms import show_document
 
-_BATTERY = "Check cases that hold every pair of properties that TARGET takes, or each property alone (default: pairs)"
-_AGAINST = "Another target, a saved REPORT.json, interpreted or compiled: judge it too, and say where both differ"
-_BASELINE = "Keep the errors of a right kernel in FILE; once there, fail where one grows beyond its noise"
-_CONTRACT = "Read the kernel's arithmetic: in what it adds up, and how it multiplies"
+_BATTERY = (
+    "Check cases with every pair of properties that TARGET takes, or each alone (default: pairs)"
+)
+_AGAINST = "Another target, REPORT.json, interpreted or compiled: say where both differ"
+_BASELINE = "Keep a right kernel's errors in FILE; once there, fail where one grows"
+_CONTRACT = "Read in what the kernel adds up, and how it multiplies"
 
 
 @Command("target family reference details isolate timeout fresh fix_budget shrink_budget")

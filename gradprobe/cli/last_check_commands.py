@@ -111,10 +111,7 @@ def _is_written(edit: TriedEdit, named: Path, *, yes: bool) -> bool:
 
 
 _TEST = FOLDER / "test_shrunk.py"
-_OF_EACH = (
-    "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
-    "another)"
-)
+_OF_EACH = "Run each case in a process of its own, or all in this one (default: all in another)"
 
 
 @Command("target timeout fix_budget family reference")
@@ -167,7 +164,7 @@ def _shrunken(request: CheckRequest, most: int, how: Setting, json_file: str | N
 
 
 _AT = "The head to show (default: the first wrong one)"
-_FILE = "What --json wrote, of one check or of several (default: the last check of this folder)"
+_FILE = "What --json wrote (default: the last check of this folder)"
 _NEW = "A report of now, to say what changed since FILE"
 
 

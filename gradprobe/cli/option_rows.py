@@ -51,20 +51,19 @@ SHARED: Mapping[str, Row] = {
     "reference": _row(str | None, None, "--reference",
                       "FILE.py:FUNCTION, a reference of your own, which is audited first", "TARGET"),
     "isolate": _of_environment(bool, True, "--isolate/--no-isolate", "Run TARGET in a process of its own, or in this "
-                               "one for a debugger (default: its own)"),
+                               "one (default: its own)"),
     "timeout": _row(float | None, None, "--timeout", "Stop a check that takes longer", "SECONDS"),
-    "fresh": _row(bool, False, "--fresh", "Run with every cache of compiled kernels empty; yours are left as they are"),
+    "fresh": _row(bool, False, "--fresh", "Run with empty caches of compiled kernels"),
     "fix_budget": _of_environment(int | None, None, "--fix-budget", "Try so many edits of a wrong kernel; 0 tries none "
                                   f"(default: {FIX_BUDGET})", "N", min=0),
-    "shrink_budget": _of_environment(int, SHRINK_BUDGET, "--shrink-budget", "Of several checks, try so many cases in "
-                                     "all to make the simplest that fails of each cause smaller; 0 makes none smaller "
-                                     f"(default: {SHRINK_BUDGET})", "N", min=0),
+    "shrink_budget": _of_environment(int, SHRINK_BUDGET, "--shrink-budget", "Try so many cases to make failing ones of "
+                                     f"several checks smaller (default: {SHRINK_BUDGET})", "N", min=0),
     "traceback": _row(bool, False, "--traceback", "Show where a failure was raised"),
-    "details": _of_environment(bool, False, "--details", "Show all of a report, and not one screen of it"),
+    "details": _of_environment(bool, False, "--details", "Show all of a report"),
 }  # fmt: skip
 _OF_A_CASE: Mapping[str, Row] = {
     "help_all": _row(bool, False, "--help-all", "Show every option and exit.", is_eager=True, callback=_print_all),
-    "max_memory": _row(str | None, None, "--max-memory", "The most memory to take in all, such as 3G or 500M (default: "
+    "max_memory": _row(str | None, None, "--max-memory", "The most memory to take, such as 3G (default: "
                        "half of what is free)", "SIZE"),
 }  # fmt: skip
 TYPED = frozenset(

@@ -106,9 +106,9 @@ def _surveyed(
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
 _JOURNAL = "Append each result to this file (default: .gradprobe/sweep.jsonl)"
 _RESUME = "Go on with the sweep whose results are in this file"
-_WORKERS = "Checks at a time (default: one a GPU where there are any, else one a core)"
+_WORKERS = "Checks at a time (default: one a GPU, else one a core)"
 _RAY = "Make the checks on the Ray cluster at ADDRESS; local starts one here"
-_RETRIES = "How often --ray makes a check again whose worker or machine is lost"
+_RETRIES = "How often --ray makes a lost check again"
 
 
 @Command("target family reference details timeout shrink_budget", several=True)
@@ -171,10 +171,10 @@ def _asked(call: Call, settings: Settings) -> SweepRequest:
     return SweepRequest(tuple(requests), varied)
 
 
-_CHECK = "The gate: a command that fails where the kernel is wrong, such as 'pytest -q' (default: gradprobe check)"
+_CHECK = "The gate: a command such as 'pytest -q' (default: gradprobe check)"
 _KERNELS = "Where faults are planted (default: the target's own file)"
-_GATES = "Gates that run at the same time (default: one a core, or one with a GPU)"
-_LIMIT = "Time for one fault (default: 5 times what the gate takes, and 30 s)"
+_GATES = "Gates at a time (default: one a core, or one with a GPU)"
+_LIMIT = "Time for one fault (default: 5 times the gate's, and 30 s)"
 
 
 @Command("target family", takes_file=True)

@@ -25,15 +25,15 @@ _CLIMBED = argument("TARGET", "As for check; without it, the machine is examined
 _READ = argument("TARGET", "FILE.py, or as for check (default: lazy)")
 _PATH = f"The file to write (default: {starter.ADAPTER}, or the workflow's)"
 _FAMILY = f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"
-_TARGET = "What the workflow checks (default: as pyproject.toml says, else lazy)"
+_TARGET = "What the workflow checks (default: pyproject.toml's, else lazy)"
 _CI = "Write a workflow for github, and no adapter"
 _LIST = "List the built-in targets"
 _JSON = "Write that list as JSON; - for stdout"
-_WORD = "A fault (stride/do-head), its class (S1), a rule (GP010) or a budget (tf32)"
+_WORD = "A fault (stride/do-head), class (S1), rule (GP010) or budget (tf32)"
 _COMMAND = "The command that runs the program"
 _WATCH = "MODULE:FUNCTION, the attention to watch"
 _CHECKED = "What to check with the real inputs (default: FUNCTION)"
-_ORDER = "Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"
+_ORDER = "Axes of FUNCTION, bhld or blhd"
 
 
 @Command("target family isolate", target=(inspect.Parameter.empty, Annotated[str, _REFERENCE]))

@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[Any, Any]:
         # PyTorch's errors go on for a page.
         line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
         words = f"cannot be read as tensors alone ({type(error).__name__}: {line[:200]})"
-        way_out = "write it with torch.save of a dict of tensors and plain numbers, or numpy.savez of arrays"
+        way_out = "write a dict with torch.save, or arrays with numpy.savez"
         raise UsageFailure(words, f"{way_out}; anything else is never unpickled") from error
     if not isinstance(content, dict):
         got = type(content).__name__
@@ -140,7 +140,7 @@ def _check_names(content: Mapping[Any, Any]) -> None:
     for name in content:
         refuse_if(name not in known, f"unknown name {name!r}", listed)
     missing = ", ".join(name for name in REQUIRED if name not in content)
-    words = f"a set of inputs needs q, k, v and do; {missing} missing among "
+    words = f"inputs need q, k, v and do; {missing} missing among "
     refuse_if(bool(missing), words + (", ".join(content) or "nothing"), listed)
 
 
@@ -171,7 +171,7 @@ def _check_dtypes(tensors: Mapping[str, Any]) -> None:
     dtypes = {name: _dtype_name(tensors[name].dtype) for name in REQUIRED}
     listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
     words = f"q, k, v and do must have one dtype, got {listed}"
-    way_out = "where autocast casts inside the function, keep what it casts to"
+    way_out = "keep what autocast casts to"
     refuse_if(len({*dtypes.values()}) > 1, words, way_out)
 
 
@@ -214,7 +214,7 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
             wrong &= live[:, None, :, None]
         count, first = int(wrong.sum()), wrong.nonzero()[:1].flatten().tolist()
         words = f"{name} holds {count:,} NaN or infinite numbers, the first at {first}"
-        refuse_if(count > 0, words, "they were there before the attention backward ran")
+        refuse_if(count > 0, words, "they were there before the backward ran")
 
 
 def _declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -> Placement:

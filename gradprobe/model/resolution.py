@@ -129,7 +129,7 @@ def _pack(given: dict[str, Any]) -> None:
     lengths = (("--cu-seqlens", rows, "seqlen_q"), ("--cu-seqlens-k", keys, "seqlen_k"))
     for flag, ends, length in lengths:
         rises = [*ends] == sorted(ends) and len(ends) > 1 and ends[0] == 0 < ends[-1]
-        way = "it holds where each sequence begins and where the last one ends: 0,37,101"
+        way = "such as 0,37,101"
         rule = f"{flag} must ascend from 0 to the number of rows"
         _must(rises, rule, ",".join(map(str, ends)), way)
         other = given.setdefault(length, given.get("seqlen", ends[-1]))
@@ -182,7 +182,7 @@ def _refuse_case(case: Case) -> None:
     rows, keys, heads = case.seqlen_q, case.seqlen_k, f"{case.kv_heads} and {case.heads}"
     for name in ("q", "k", "v", "do"):
         count = math.prod(map(case.size, case.input_axes(name)))
-        words = f"{name} of this case would have {count:.1e} elements, more than {_LARGEST:.1e}"
+        words = f"{name} would have {count:.1e} elements, more than {_LARGEST:.1e}"
         refuse_if(count > _LARGEST, words)
     _must(case.heads % case.kv_heads == 0, "--kv-heads must divide --heads", heads)
     is_square, rule = rows == keys, "lazy attention needs as many keys as rows"
@@ -236,8 +236,8 @@ def _refuse_magnitudes(case: Case) -> None:
     numbers = [("scale", case.scale, _MOST), ("softcap", cap or 0.0, _MOST_SOFTCAP)]
     for name, number, most in [*numbers, *(("tau", tau, _MOST) for tau in taus)]:
         rule, size, got = f"--{name} must be at", abs(number), f"{number:g}"
-        why = "a right kernel overflows there: nothing could be told from that"
+        why = "a right kernel overflows there"
         _must(size <= most, f"{rule} most {most:.3g} in magnitude", got, why)
         is_normal = name == "tau" or size == 0 or size >= _LEAST_NORMAL
-        why = "a right kernel, which holds it in float32, takes what is smaller for 0"
+        why = "a right kernel takes what is smaller for 0"
         _must(is_normal, f"{rule} least {_LEAST_NORMAL:.3g} in magnitude", got, why)

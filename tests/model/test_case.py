@@ -54,7 +54,7 @@ REFUSED_BY_SOFTMAX = [
     ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
     ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
-    ({"seqlen": 10**9}, "q of this case would have 1.4e+11 elements, more than 1.7e+10"),
+    ({"seqlen": 10**9}, "q would have 1.4e+11 elements, more than 1.7e+10"),
     ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
     ({"bias": True, "bias_axes": "hh"}, "--bias-axes takes some of the letters b, h, m and n, got 'hh'"),
     ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
