@@ -11,7 +11,7 @@ from msgspec import structs
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from ..model.memory_finding import KINDS, WARNING, MemoryFinding, WarningNote
 from ..model.number import some
-from ..model.report import CauseLine, Diagnosis, Report
+from ..model.report import CauseLine, Report
 from .notation import (
     RIGHT_WHEN_CONTIGUOUS,
     cause_in_words,
@@ -109,7 +109,9 @@ def _errors(report: Report) -> Iterator[Alert]:
     if error := report.own_error:
         yield _failed(report, error, "check")
     for cause in report.causes:
-        yield _cause(report, cause)
+        words = [cause_in_words(cause), *map("{}.".format, cause.evidence)]
+        words += [cause.edit.diff] if cause.edit is not None and cause.is_certain else []
+        yield _alert(report, CAUSE, cause.fault, words, cause.where)
     for status in (MISMATCH, INHERITED):
         for name, found in report.by_status(status):
             yield _of_intermediate(report, name, found, status)
@@ -122,12 +124,12 @@ def _errors(report: Report) -> Iterator[Alert]:
             error = structs.replace(own, kind=told[0], message=f"{run.layout}: {told[1]}")
             yield _failed(report, error, run.layout)
         elif run.verdict == SKIPPED:
-            words = f"Layout {run.layout} was skipped: {run.skipped}"
-            yield _alert(report, REFUSED, run.layout, [words])
+            words = [f"Layout {run.layout} was skipped: {run.skipped}"]
+            yield _alert(report, REFUSED, run.layout, words)
     is_told = any(report.by_status(MISMATCH)) or any(run.broken for run in report.runs)
     if report.verdict == MISMATCH and not (is_told or report.memory):
-        words = "The check is a mismatch; its report says no more."
-        yield _alert(report, WRONG, "check", [words])
+        words = ["The check is a mismatch; its report says no more."]
+        yield _alert(report, WRONG, "check", words)
 
 
 def _alert(
@@ -149,13 +151,6 @@ def _failed(report: Report, error: Error, what: str) -> Alert:
     places = () if rule in (USAGE, TOOL, REFERENCE) else None
     words = error.message, error.way_out
     return _alert(report, rule, what, words, [error], places, error.kind)
-
-
-def _cause(report: Report, cause: Diagnosis) -> Alert:
-    sentences = [cause_in_words(cause), *map("{}.".format, cause.evidence)]
-    if cause.edit is not None and cause.is_certain:
-        sentences.append(cause.edit.diff)
-    return _alert(report, CAUSE, cause.fault, sentences, cause.where)
 
 
 def _stray(report: Report, finding: MemoryFinding) -> Alert:
