@@ -25,7 +25,6 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOORS = ROOT / "benchmarks/doors"
 
 
 def seconds(command: list[str], bytecode: str | None = None) -> float:
@@ -110,7 +109,11 @@ def _seconds(
         [sys.executable, "-m", "gradprobe", "check", *words],
         check=False,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{DOORS}{os.pathsep}{tree}", **of_mechanisms},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tree}/benchmarks/doors{os.pathsep}{tree}",
+            **of_mechanisms,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
