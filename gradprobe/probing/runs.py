@@ -48,7 +48,7 @@ class RunRecord:
                 is_known = finding.kind == RACE and finding.place_of_access in places
                 if not (is_known or finding.is_read_without_value):
                     found.setdefault(finding.identity, finding)
-        run = replace(run, memory=tuple(worst_first(found.values())))
+        run = replace(run, memory=tuple(worst_first(found.values())) if found else ())
         return RunRecord(run, (*self.executions, *executions), (*self.notes, *notes))
 
 

@@ -76,7 +76,8 @@ def _strays(report: Report) -> list[Group]:
         for finding in () if run.told_error else run.memory:
             found.append((run.layout, finding))
     causes = [cause.summary for cause in report.causes]
-    return [stray for stray in grouped(found) if stray.sentence not in causes]
+    strays = grouped(found) if found else []
+    return [stray for stray in strays if stray.sentence not in causes]
 
 
 def _observed(report: Report) -> Iterator[str]:

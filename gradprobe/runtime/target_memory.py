@@ -59,9 +59,9 @@ class Allocations:
     def breaches(self, names: Mapping[int, str]) -> list[Breach]:
         found = list[Breach]()
         for tensor, at, guards in self.made:
-            there = f"the tensor allocated at {at.place if at.file else ''}"
-            name = names.get(home_of(tensor), there)
-            found += [replace(breach, tensor=name) for breach in guards.breaches()]
+            for breach in guards.breaches():
+                there = f"the tensor allocated at {at.place if at.file else ''}"
+                found.append(replace(breach, tensor=names.get(home_of(tensor), there)))
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
