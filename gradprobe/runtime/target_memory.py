@@ -101,7 +101,8 @@ class AllocationSpread:
         axes = self.axes.get(place) if self._is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
-        gap, span, strides = VECTOR * (len(self.made) + 1), 1, list[int]()
+        # What one line makes is laid alike: wrappers give a kernel the strides of one for all of them.
+        gap, span, strides = VECTOR * (list(self.axes).index(place) + 1), 1, list[int]()
         for axis, size in reversed([*enumerate(tensor.shape)]):
             is_padded = axis in axes and axis < tensor.dim() - 1
             strides.insert(0, span + (gap if is_padded else 0))

@@ -121,9 +121,12 @@ SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
 
 def strides_of(spread, ask):
     with Allocations("nan", 0.0, spread=spread):
-        made = [torch.empty(SHAPES[0]), torch.zeros(SHAPES[1]), torch.empty(SHAPES[2])]
-        ask(*made)
-    return [tuple(each.stride()) for each in made]
+        one = torch.empty(SHAPES[0])
+        two, alike = torch.zeros(SHAPES[1]), torch.zeros(SHAPES[1])
+        three = torch.empty(SHAPES[2])
+        ask(one, two, three)
+    assert alike.stride() == two.stride()
+    return [tuple(each.stride()) for each in (one, two, three)]
 
 
 def of_rows(one, two, three):
