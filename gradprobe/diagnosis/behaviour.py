@@ -9,13 +9,12 @@ from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, WrongRun
-from ..faults.variant import Tensors
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..model.report import CONSISTENT, NAMED, Diagnosis
 from ..numerics.compare import allowed_on, compare, judge, tiles_of
-from ..numerics.declared_precision import precision_of
+from ..numerics.declared_precision import Tensors, precision_of
 from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of, inputs_of
 from ..probing.measure import measure

@@ -15,13 +15,13 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, WrongRun
 from ..faults.index import readable
 from ..faults.table import hypotheses
-from ..faults.variant import BUFFERS, Tensors, Variant, plain_variant
+from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
 from ..numerics.budget import WholeIntermediates, tile_budget
-from ..numerics.declared_precision import output_rounding
+from ..numerics.declared_precision import Tensors, output_rounding
 from ..probing.experiment import Experiment
 from ..reference import Tile, tiles
 from ..reference.attention import BY_KEY, BY_ROW

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import DERIVED, steps, title
+from ..numerics.declared_precision import Tensors
 from ..numerics.evidence import MeasuredRun
 from ..reference import Attention, tiles
-from .variant import Finish, Tensors, TileScope, Variant
+from .variant import Finish, TileScope, Variant
 
 
 @dataclass(frozen=True)

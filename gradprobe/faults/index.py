@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..model.assignment import dense_strides
 from ..model.intermediates import AXIS_WORDS, DERIVED, KINDS, MATRIX_OF, title
+from ..numerics.declared_precision import Tensors
 from .hypothesis import Hypothesis, WrongRun, entered
-from .variant import Tensors, found_at, offsets, whole_storage
+from .variant import found_at, offsets, whole_storage
 
 _AXES = AXIS_WORDS | {"g": "head", "n": "row"}
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
+from ..numerics.declared_precision import Tensors
 from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.problem import kept_share
 
 Made = TypeVar("Made")
-Tensors = Mapping[str, Tensor]
 Finish = Callable[[Tensors], Tensors]
 BUFFERS = ("LSE", "O", "delta")  # what one kernel stores for another
 

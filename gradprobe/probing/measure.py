@@ -142,10 +142,12 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
 def _coarser(
     of: _Measurement, found: MeasuredRun, heads: Mapping[str, Any]
 ) -> tuple[Comparison, tuple[CoarserArithmetic, ...]]:
-    from ..numerics.coarser import explained, rounded_operand
+    from ..numerics.coarser import explained
 
     about = (of.case, of.x(), found.trace, found.comparison)
     if of.case.dtype != "float32":
+        from ..numerics.operand import rounded_operand
+
         by_operand = rounded_operand(
             *about, lambda evaluate: of.compared(found.trace, by=evaluate)
         )

@@ -30,9 +30,8 @@ class Execution:
     inputs: Inputs
     outcome: Outcome
     memory: tuple[MemoryFinding, ...]
-    unwatched: tuple[
-        str, ...
-    ] = ()  # what went wrong in watching; those accesses were not judged
+    # What went wrong in watching; those accesses were not judged.
+    unwatched: tuple[str, ...] = ()
 
     @property
     def layout(self) -> str:

@@ -36,9 +36,8 @@ class ParallelWork(Generic[Done]):
     def __init__(self, work: Callable[[], Done], *, computes: int | None = None) -> None:
         """`computes`: the seconds of a processor that it may take, the same on a busy machine."""
         self.is_over = False
-        self.done: Done | None = (
-            None  # what it returned; None before, and where it came to no end
-        )
+        # What it returned; None before, and where it came to no end.
+        self.done: Done | None = None
         self.late = time.monotonic() + (math.inf if computes is None else _PATIENCE * computes)
         self._reading, writing = Pipe(duplex=False)
         sys.stdout.flush()
