@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
-from operator import attrgetter, eq
+from operator import attrgetter, eq, itemgetter
 
 import numpy as np
 from torch import Tensor
@@ -176,7 +176,9 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     outcome = run_target(experiment.target, case, inputs, found=found)
     if outcome.trace is None:
         return None
-    launched = [tensor for launch in accesses for _, tensor in launch.tensors]
+    launched = list[Tensor]()
+    for launch in accesses:
+        launched += map(itemgetter(1), launch.tensors)
     views = results_among(launched, outcome.trace)
     known = _known_tensors(case, inputs, views, copies)
     launches = [AccessedElements(launch, known, case) for launch in accesses]

@@ -12,7 +12,7 @@ from ..faults.hypothesis import Hypothesis, WrongRun
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
-from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..model.report import CONSISTENT, NAMED, CauseLine, Diagnosis
 from ..numerics.compare import allowed_on, compare, judge, tiles_of
 from ..numerics.declared_precision import Tensors, precision_of
 from ..numerics.evidence import LayoutRun, MeasuredRun
@@ -145,10 +145,13 @@ def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
     if not compare(*about, recovery=recovery, blame=False).matches:
         return None
     declared, evidence = dots_of(experiment), (dots_in_words(dots),)
-    where = tuple(where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines)
+    where = list[CauseLine]()
+    for dot in dots:
+        for line in dot.lines:
+            where.append(where_at(dot.file, line, dot.by))
     summary = f"the dots multiply in {way}, and the check expects {declared}"
     fix = f'tl.dot(..., input_precision="{declared}"), or check with --dots {way}'
-    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, where, fix)
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(where), fix)
 
 
 def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:

@@ -236,7 +236,10 @@ def with_dataflow(
     lines = [*heads.values(), *shown]
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
         lines = [*first.where]
-        more = [at for cause in seen if cause.kind in ("load", "store") for at in cause.where]
+        more = []
+        for cause in seen:
+            if cause.kind in ("load", "store"):
+                more += cause.where
     elif first.kind in ("mask", "factor"):  # the value is computed all the same
         functions = {*map(attrgetter("kernel"), shown), *map(attrgetter("function"), shown)}
         more = [where for where in first.where if where.kernel in functions]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import attrgetter
 
 import numpy as np
@@ -233,8 +233,13 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
     for name in filter(given.__contains__, MATRIX_OF):
         chains[name] = _chain(case, own, name, seen)
     rows = _rows(case, own, seen, chains)
-    held = {(row.finding.name, name) for row in rows for name in row.into}
-    for name in [name for name in chains if findings[name].mismatched] or chains:
+    held, wrong = set[tuple[str, str]](), list[str]()
+    for row in rows:
+        held |= {*zip(repeat(row.finding.name), row.into)}
+    for name in chains:
+        if findings[name].mismatched:
+            wrong.append(name)
+    for name in wrong or chains:
         if MATRIX_OF[name] not in given and (MATRIX_OF[name], name) not in held:
             return None
     if not rows or not all(map(partial(_is_proved, own), rows)):

@@ -228,9 +228,9 @@ def _subtracted(values: Mapping[str, Array]) -> Array:
     """[B, H, N], what dS subtracts from dP of each key, in the last row that sees it."""
     seen = values["P"] > 0
     last = seen.shape[2] - 1 - seen[:, :, ::-1].argmax(2, keepdims=True)
-    p, dp, ds = (
-        np.take_along_axis(values[name], last, 2)[:, :, 0] for name in ("P", "dP", "dS")
-    )
+    p = np.take_along_axis(values["P"], last, 2)[:, :, 0]
+    dp = np.take_along_axis(values["dP"], last, 2)[:, :, 0]
+    ds = np.take_along_axis(values["dS"], last, 2)[:, :, 0]
     return dp - ds / np.where(p > 0, p, np.inf)
 
 

@@ -63,11 +63,17 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
     return with_insides(experiment, records)
 
 
+def _mismatched(of: MeasuredRun) -> list[str]:
+    names = list[str]()
+    for name, finding in of.comparison.findings.items():
+        if finding.status == MISMATCH:
+            names.append(name)
+    return names
+
+
 def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
-    here, there = (
-        [name for name, finding in of.comparison.findings.items() if finding.status == MISMATCH]
-        for of in (measured, failing)
-    )
+    here = _mismatched(measured)
+    there = _mismatched(failing)
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)
         if small is not None and not small.any() and (large is None or large.any()):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, product, starmap
+from itertools import chain, product, repeat, starmap
 from operator import attrgetter
 
 from msgspec import structs
@@ -11,6 +11,7 @@ from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
 from ..model.layout_run import MISMATCH
+from ..model.memory_finding import MemoryFinding
 from ..model.number import LAMBDA
 from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -48,8 +49,12 @@ class FailedCheck:
 
 def reasons_of(check: FailedCheck) -> Reasons:
     """An error in here is told; no verdict needs it."""
-    strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
-    found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
+    strays, measured = list[tuple[str, MemoryFinding]](), list[str]()
+    for run in check.runs:
+        strays += zip(repeat(run.layout), run.memory)
+        if run.measured is not None:
+            measured.append(run.layout)
+    found = [*of_strays(strays, measured)]
     for explain in EXPLAINERS:
         try:
             found = explain(check, found)

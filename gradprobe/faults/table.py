@@ -71,7 +71,11 @@ def rows_of(text: str) -> list[FormulaRow]:
             found.append(([line], group))
         else:
             found[-1][0].append(rest.strip())
-    return [_row(lines, words, of) for lines, of in found for words in of["each"]]
+    rows = list[FormulaRow]()
+    for lines, of in found:
+        for words in of["each"]:
+            rows.append(_row(lines, words, of))
+    return rows
 
 
 def _words_of(text: str) -> Iterator[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..model.assignment import OUTPUTS
@@ -14,19 +15,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def draw(case: Case) -> dict[str, Tensor]:
+def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
     """Contiguous tensors by name.
 
     Returns:
-        q, k, v and do in the case's dtype. Where the case has them: bias, [H, W] float32 in lazy, in softmax four axes
-        in the case's dtype; tau, alibi and sinks [H] float32; mask, four axes, and keep [B, H, M, N] bool; seqlens
-        [B], cu_seqlens_q and cu_seqlens_k int32.
+        q, k, v and do in the case's dtype, large ones on the device. Where the case has them: bias, [H, W] float32
+        in lazy, in softmax four axes in the case's dtype; tau, alibi and sinks [H] float32; mask, four axes, and keep
+        [B, H, M, N] bool; seqlens [B], cu_seqlens_q and cu_seqlens_k int32.
     """
     import torch
 
     generator = torch.Generator().manual_seed(case.seed)
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
-    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
+    device = "cpu" if case.pattern == "dyadic" else device
+    values = {name: _normal(_shape(case, name), generator, device) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -48,6 +50,66 @@ def draw(case: Case) -> dict[str, Tensor]:
         made = dyadic(case, values | numbers_of(case), generator)
         values |= {name: value.to(values[name].dtype) for name, value in made.items()}
     return values | numbers_of(case)
+
+
+# Elements of a tensor from which on its values are counted, since drawn on a CPU they take longer than a check on a
+# GPU; and how many are made at once.
+_LARGE = 1 << 22
+_PARTS = {"cpu": 1 << 20, "cuda": 1 << 24}
+# The increment and the multipliers of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers.
+_INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
+_LAST = 31
+# Quantiles of the normal distribution between which is interpolated. The outermost are those of this probability.
+_QUANTILES = 1 << 16
+_OUTERMOST = 2.0**-22
+
+
+def _normal(shape: list[int], generator: torch.Generator, device: str) -> Tensor:
+    import torch
+
+    if math.prod(shape) < _LARGE:
+        return torch.randn(shape, generator=generator)
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    drawn = torch.empty(shape, device=device)
+    size = _PARTS[drawn.device.type]
+    for number, part in enumerate(drawn.view(-1).split(size)):
+        part.copy_(counted(seed, number * size, len(part), device))
+    return drawn
+
+
+def counted(seed: int, first: int, count: int, device: str) -> Tensor:
+    """[count] float32 on a device, from the place `first` on, which is even; normal, to 5 standard deviations.
+
+    64 bits make two values, by integers and by single float32 operations: what every device computes alike.
+    """
+    import torch
+
+    places = torch.arange(first // 2, (first + count + 1) // 2, device=device)
+    bits = places.mul_(_INCREMENT).add_(seed)
+    for shift, factor in _MIX:
+        bits = _folded(bits, shift).mul_(factor)
+    halves = _folded(bits, _LAST).view(torch.int32)[:count]
+    lower, width = _table(device)
+    at = (halves >> 16) & (_QUANTILES - 1)
+    inside = (halves & 0xFFFF).float().mul_(2.0**-16).mul_(width.index_select(0, at))
+    return inside.add_(lower.index_select(0, at))
+
+
+def _folded(bits: Tensor, shift: int) -> Tensor:
+    """Bits xored with themselves, shifted to the right; from the left come zeros."""
+    return bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))
+
+
+@cache
+def _table(device: str) -> tuple[Tensor, Tensor]:
+    """[2^16] float32 each: the lower end of each interval of equal probability, and its width."""
+    import torch
+
+    ends = torch.arange(_QUANTILES + 1, dtype=torch.double) / _QUANTILES
+    quantiles = torch.special.ndtri(ends.clamp(_OUTERMOST, 1 - _OUTERMOST))
+    lower = quantiles[:-1].float()
+    return lower.to(device), (quantiles[1:].float() - lower).to(device)
 
 
 def numbers_of(case: Case) -> dict[str, Tensor]:

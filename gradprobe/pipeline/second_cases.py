@@ -138,15 +138,16 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     found = dict.fromkeys(unused_abilities(problem), UNTRIED)
     on_cpu = problem.case.device == "cpu"
     forks = may_fork() and not problem.target.surroundings.sets_threads
-    asked = dict[Ability, Compilation]()
-    with ExitStack() as stack, Forks(1) as apart:
+    asked, here = dict[Ability, Compilation](), list[Ability]()
+    with ExitStack() as stack, Forks(2) as apart:
         for ability in found:
             if not ability.options or not (on_cpu or ability.flag in _OF_NUMBERS):
                 continue
-            if not ability.is_declared:
-                if forks:
-                    apart.add(ability, partial(_outcome, problem, ability))
-                continue
+            if ability.is_declared:
+                here.append(ability)
+            elif forks:
+                apart.add(ability, partial(_outcome, problem, ability))
+        for ability in here:
             trial = tried(problem, ability.options)
             found[ability] = _outcome(problem, ability, trial)
             asked[ability] = stack.enter_context(Compilation())

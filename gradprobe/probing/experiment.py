@@ -90,7 +90,7 @@ def experiment_of(
     *, tick: Tick = silent, command: str = "",
 ) -> Experiment:  # fmt: skip
     if saved is None:
-        values = draw(case)
+        values = draw(case, case.device)
     else:
         from ..inputs.saved import values_of
 
@@ -148,9 +148,10 @@ def _read(of: Experiment) -> list[Dots]:
     has_kernels = not all(map(attrgetter("is_torch"), of.dots))
     if COMPILED in of.backends and not has_kernels:
         return []
-    kept = [
-        dots for dots in of.dots if not (dots.is_torch and has_kernels and dots.way == "ieee")
-    ]
+    kept: list[Dots] = []
+    for dots in of.dots:
+        if not (dots.is_torch and has_kernels and dots.way == "ieee"):
+            kept.append(dots)
     return sorted(kept, key=lambda dots: -DOTS.index(dots.way))
 
 

@@ -34,7 +34,10 @@ class Dots:
 
 
 def dots_of_launches(launches: Launches, of_torch: Iterable[Dots]) -> list[Dots]:
-    entries = [each.entry for each in launches.started if each.backend in (CUDA, CUDA_ON_CPU)]
+    entries = list[Any]()
+    for launch in launches.started:
+        if launch.backend in (CUDA, CUDA_ON_CPU):
+            entries.append(launch.entry)
     found = {*of_triton(launches.compiled), *of_cuda(entries), *of_torch}
     return sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines))
 

@@ -114,7 +114,10 @@ def _launched(
             kernels[entry] = LoadedSource(entry.name, str(source.path), line, source.sha256)
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
-    in_place = [name for name, tensor in inputs.tensors.items() if home_of(tensor) in given]
+    in_place = list[str]()
+    for name, tensor in inputs.tensors.items():
+        if home_of(tensor) in given:
+            in_place.append(name)
     return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
 
 
@@ -122,7 +125,9 @@ def _read(
     result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]
 ) -> tuple[Trace, Mapping[str, Any]]:
     subject, named = f"target {target.name!r}", dict[str, Any]()
-    outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    outputs = dict[str, Any]()
+    for name in filter(inputs.tensors.__contains__, target.outputs):
+        outputs[name] = inputs.tensors[name]
     result = as_tensors(result) if target.is_backward else result
     if isinstance(result, (tuple, list)) and (by_names := by_name(target.function, result)):
         result, note = by_names

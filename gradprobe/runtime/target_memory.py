@@ -208,7 +208,9 @@ class InputsBefore:
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
         own = {*OUTPUTS, "delta", *allowed}
-        self._given = {name: each for name, each in inputs.tensors.items() if name not in own}
+        self._given = dict(inputs.tensors)
+        for name in own:
+            self._given.pop(name, None)
         # The same memory, since a target may turn its tensor in place.
         self._memory = {name: tensor.detach() for name, tensor in self._given.items()}
         self._values = inputs.values
@@ -290,8 +292,10 @@ def shared(
     for name, tensor in (*given.items(), *result.items()):
         if name.lower() in OUTPUTS:
             gradients[title(name)] = tensor
-    others = [(name, tensor) for name, tensor in given.items() if name not in allowed]
-    pairs = list(itertools.product(gradients.items(), others))
+    others = dict(given)
+    for name in allowed:
+        others.pop(name, None)
+    pairs = list(itertools.product(gradients.items(), others.items()))
     pairs += itertools.combinations(gradients.items(), 2) if target.is_backward else []
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):

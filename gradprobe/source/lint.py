@@ -77,13 +77,18 @@ class KernelStrides:
         return list(found)
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
-        of_it = [each for each in self._foreign if tensor_of(each.base) == tensor]
-        return _along(axes, list(map(self._finding, of_it)))
+        found = list[LintFinding]()
+        for each in self._foreign:
+            if tensor_of(each.base) == tensor:
+                found.append(self._finding(each))
+        return _along(axes, found)
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
-        names = [name for name, of in self._strides.items() if axis and of == (word, axis)]
-        return next(iter(names), "")
+        for name, of in self._strides.items():
+            if axis and of == (word, axis):
+                return name
+        return ""
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
@@ -116,7 +121,10 @@ def passed_of_others(
 ) -> list[LintFinding]:
     """Where launches of a kernel of `path` pass another variable's strides."""
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
-    found_in = [each for each in python_file(path).functions if each.name == kernel]
+    found_in = list[ast.FunctionDef]()
+    for function in python_file(path).functions:
+        if function.name == kernel:
+            found_in.append(function)
     names = parameters(found_in[0]) if found_in else []
     for call in file.calls_of(kernel):
         given, itself = list(by_parameter(call, names)), ""
@@ -135,8 +143,11 @@ def passed_of_others(
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
-    kinds = [KINDS.get(axis, axis) for axis in axes]
-    return [each for each in found if each.axis in kinds] or found
+    kinds, along = [KINDS.get(axis, axis) for axis in axes], list[LintFinding]()
+    for finding in found:
+        if finding.axis in kinds:
+            along.append(finding)
+    return along or found
 
 
 def where_of(at: SourceLine, kernel: str, note: str, instead: str = "") -> CauseLine:

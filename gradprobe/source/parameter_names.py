@@ -30,7 +30,9 @@ _ENDS_OF = {
     "b": "b z bs bz batch 0", "h": "h head heads g 1", "d": "d k dim e v 3", "w": "w",
     "m": "m n s l t seq tok token row rows seqlen i j 2",
 }  # fmt: skip
-_AXES = {end: axis for axis, ends in _ENDS_OF.items() for end in ends.split()}
+_AXES = dict[str, str]()
+for _axis, _ends in _ENDS_OF.items():
+    _AXES |= dict.fromkeys(_ends.split(), _axis)
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
 # Two letters are a tensor and its axis: stride_bz.
 _LONG = "|".join(filter(re.compile("...").match, _AXES))

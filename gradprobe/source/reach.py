@@ -94,7 +94,8 @@ class Reach:
     def goals(self) -> set[Goal]:
         at = self.function.lineno
         found = {Goal(CALLER, at, 0, name) for name in self.callers}
-        found |= {Goal(FLAG, at, side, name) for name in self.flags for side in (0, 1)}
+        for name in self.flags:
+            found |= {Goal(FLAG, at, 0, name), Goal(FLAG, at, 1, name)}
         for node in self.nodes.values():
             if refuses([node]):
                 continue
@@ -132,7 +133,7 @@ class Reach:
         if goal.kind == SIDE and is_constant:
             return False
         is_outside = not self.edited <= {*_lines(self.function.body)}
-        inner = [self.nodes[line] for line in lines if line in self.nodes]
+        inner = [*map(self.nodes.__getitem__, filter(self.nodes.__contains__, lines))]
         return any(is_outside or read_by(node) & self._fed for node in inner)
 
     def _side(self, goal: Goal) -> range:

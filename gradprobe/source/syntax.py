@@ -103,7 +103,10 @@ def names_in(node: ast.AST) -> set[str]:
 
 @lru_cache(maxsize=8192)
 def ordered_names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
-    found = [node for node in inside(root, ast.Name) if isinstance(node.ctx, context)]
+    found = list[ast.Name]()
+    for node in inside(root, ast.Name):
+        if isinstance(node.ctx, context):
+            found.append(node)
     return sorted(found, key=place_of)
 
 
@@ -113,7 +116,10 @@ def reads_in(root: ast.AST) -> set[str]:
 
 
 def bound_in(*roots: ast.AST) -> list[str]:
-    return [name.id for root in roots for name in ordered_names(root, ast.Store)]
+    bound = list[str]()
+    for root in roots:
+        bound += map(attrgetter("id"), ordered_names(root, ast.Store))
+    return bound
 
 
 def bound_by(statement: ast.stmt) -> list[str]:

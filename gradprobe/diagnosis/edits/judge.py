@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...frontends.python.traces import reached_goals
+from ...model.case import Case
 from ...model.failures import Failure, Refusal, fault_words
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
@@ -19,7 +20,7 @@ from ...probing.runs import records_of
 from ...processes.startup.sitecustomize import load_from_copy
 from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
-from ...source.reach import Goal, Reach, reach_of
+from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
 from ...source.syntax import lines_of
 from ...targets.find import find_target
@@ -27,8 +28,8 @@ from ..cases import TAILS, WHOLE, Trial, further, others
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
-# Other cases of an edit that is not certain any more.
-_FEW = 5
+# Other cases of an edit that is not certain any more; those that run at once; and the length of a short one.
+_FEW, _AT_ONCE, _SHORT = 5, 2, 64
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,10 @@ class JudgedEdit:
 
     @property
     def unreached(self) -> dict[Goal, Reach]:
-        return {goal: each for each in self.reaches for goal in each.unreached(self.reached)}
+        unreached = dict[Goal, Reach]()
+        for reach in self.reaches:
+            unreached |= dict.fromkeys(reach.unreached(self.reached), reach)
+        return unreached
 
 
 class Judge:
@@ -169,10 +173,13 @@ class Judge:
             if judged.is_broken or (judged.right and (judged.doubts or lengths is not TAILS)):
                 break
         drawn = list(further(case, target.takes, judged.right))
-        for trial in drawn:
-            fed = {goal for goal, of in judged.unreached.items() if goal.line in of.edited}
-            if not judged.doubts and (judged.unreached.keys() - self._never or fed):
-                self._put_to(judged, [trial])
+        for first in range(0, len(drawn), _AT_ONCE):
+            left = list[Goal]()
+            for goal, of in judged.unreached.items():
+                if not judged.doubts and (goal not in self._never or goal.line in of.edited):
+                    left.append(goal)
+            trials = drawn[first : first + _AT_ONCE]
+            self._put_to(judged, [each for each in trials if _may_reach(each.case, left)])
         for goal, of in judged.unreached.items():
             if not drawn or of.tells(goal):  # where none was drawn, one might come to it
                 judged.not_run.append(goal.in_words)
@@ -224,6 +231,12 @@ class Judge:
         if trial not in self._before:
             (self._before[trial],) = self._run(candidate.undone, [trial])
         return self._before[trial]
+
+
+def _may_reach(case: Case, left: Sequence[Goal]) -> bool:
+    """What makes no turn of a loop, or one, does so in a short case."""
+    is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
+    return any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:

@@ -85,10 +85,17 @@ def _placed(
         summary = f"line {first_line.line} of {kernel}: {says}"
         cause = Diagnosis(f"edit/{kernel}", "EDIT", summary, 1.0, where=where, edit=edit)
         return cause, *diagnoses
-    places = [{(where.file, where.line): where for where in cause.where} for cause in named]
-    at = next((at for at, own in enumerate(places) if changed.keys() & own.keys()), 0)
-    cause = structs.replace(named[at], edit=edit, where=tuple((changed | places[at]).values()))
-    return tuple(cause if each is named[at] else each for each in diagnoses)
+    cause = next((each for each in named if changed.keys() & _places(each).keys()), named[0])
+    where = tuple((changed | _places(cause)).values())
+    with_edit = structs.replace(cause, edit=edit, where=where)
+    return tuple(with_edit if each is cause else each for each in diagnoses)
+
+
+def _places(cause: Diagnosis) -> dict[tuple[str, int], CauseLine]:
+    places = dict[tuple[str, int], CauseLine]()
+    for where in cause.where:
+        places[where.file, where.line] = where
+    return places
 
 
 def _of_none(found: SearchResult) -> dict[str, Any]:

@@ -86,9 +86,10 @@ class Arguments:
             words = f"{who} takes {len(parameters)} arguments, got {len(given)}"
             raise TargetFailure(words, f"it takes: {takes}")
         self._who, self._given = who, [*zip(parameters, given, strict=True)]
-        self.tensors = [
-            (each.name, value) for each, value in self._given if hasattr(value, "data_ptr")
-        ]
+        self.tensors = list[tuple[str, Any]]()
+        for parameter, value in self._given:
+            if hasattr(value, "data_ptr"):
+                self.tensors.append((parameter.name, value))
         devices = {tensor.device.type for _, tensor in self.tensors}
         if len(devices) > 1 or devices - {"cpu", "cuda"}:
             words = f"{who} got tensors on {' and '.join(sorted(devices))}"

@@ -190,9 +190,10 @@ class CudaStatements(Statements):
         function, found = None, list[int]()
         for node in nodes(self._root, "function_definition"):
             function = node if line in lines(node) else function
-        names = {
-            node_text(node) for node in nodes(function, "identifier") if line in lines(node)
-        }
+        names = set[str]()
+        for node in nodes(function, "identifier"):
+            if line in lines(node):
+                names.add(node_text(node))
         for operators in ({"*"}, {"/", "%"}):
             made: dict[object, Node] = {}
             for node in nodes(function, *_ASSIGNING):

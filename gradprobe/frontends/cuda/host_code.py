@@ -35,7 +35,9 @@ _SIZES = {
     "d": "d dim headdim dhead hd headsize dq dk dqk",
     "e": "dv e headdimv dimv",
 }
-_SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
+_SIZE_OF = dict[str, str]()
+for _axes, _words in _SIZES.items():
+    _SIZE_OF |= dict.fromkeys(_words.split(), _axes)
 _SCALARS = dict.fromkeys(("scale", "sm_scale", "softmax_scale"), "scale")
 _SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
 _NEVER_WRITTEN = ("q", "k", "v", "do", "o")
@@ -44,7 +46,9 @@ _WITH_AXES = {
     "bhm": "lse delta", "bgnd": "k dk", "bgne": "v dv", "bhmd": "q dq", "bhme": "o do",
     "bhmn": "bias mask p dp ds",
 }  # fmt: skip
-_AXES = {name: axes for axes, names in _WITH_AXES.items() for name in names.split()}
+_AXES = dict[str, str]()
+for _axes, _names in _WITH_AXES.items():
+    _AXES |= dict.fromkeys(_names.split(), _axes)
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
 # Two letters, and what the two are the size of: of one number where the first of these letters has none of its own.

@@ -89,7 +89,9 @@ class PythonStatements(Statements):
 
     def launches_with(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
-        parts = [part for node in here.around(*_ASSIGNMENTS) for part in targets_of(node)]
+        parts = list[ast.AST]()
+        for node in here.around(*_ASSIGNMENTS):
+            parts += targets_of(node)
         for call in _all(here.function, ast.Call):
             is_launch = isinstance(call.func, ast.Subscript) and call.lineno > line
             if is_launch and _names(*parts) & _names(*call.args):
@@ -120,4 +122,7 @@ def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:
 
 
 def _names(*trees: ast.AST) -> set[str]:
-    return {node.id for tree in trees for node in _all(tree, ast.Name)}
+    names = set[str]()
+    for tree in trees:
+        names.update(map(attrgetter("id"), _all(tree, ast.Name)))
+    return names

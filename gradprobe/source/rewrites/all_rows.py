@@ -166,7 +166,8 @@ def other_owner(at: Spot) -> Undone:
     named = [each.id for each in sorted(owners, key=place_of) if core(each.id) in TENSORS]
     for owner in filter(None, map(owner_of, at.nodes)):
         if core(owner.id) in TENSORS:
-            for other in [each for each in named if each != owner.id][:1]:
+            other = next(filter(owner.id.__ne__, named), "")
+            if other:
                 yield 0.0, (at.file.replaced(owner, other),)
 
 
@@ -184,9 +185,12 @@ def own_strides_swapped(at: Spot) -> Undone:
 def mask_dropped(at: Spot) -> Undone:
     """Also `other=`, which means nothing alone."""
     for node in calls_in(at.root, *FAMILIES["ACCESS"]):
-        words = [word.value for word in node.keywords if word.arg in ("mask", "other")]
+        dropped = list[Edit]()
+        for word in node.keywords:
+            if word.arg in ("mask", "other"):
+                dropped.append(at.file.replaced(word.value, "None"))
         if "mask" in keywords(node):
-            yield 0.0, tuple(at.file.replaced(word, "None") for word in words)
+            yield 0.0, tuple(dropped)
 
 
 # --- what patterns ask of what fills their holes
@@ -232,14 +236,18 @@ def is_sum(at: Spot, found: Holes) -> bool:
     name = at.file.text_of(found["_a"])
     if next(at.file.above(at.statement, ast.For), None) is None:
         return False
-    made = [each for each in inside(at.function, ast.Assign) if name in bound_in(*each.targets)]
-    return not {"zeros", "full"}.isdisjoint(called(each.value) for each in made)
+    for made in inside(at.function, ast.Assign):
+        if name in bound_in(*made.targets) and called(made.value) in ("zeros", "full"):
+            return True
+    return False
 
 
 def has_value(at: Spot, found: Holes) -> bool:
-    made, line = inside(at.function, ast.Assign), at.statement.lineno
-    before = [each for each in made if each.lineno < line]
-    return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
+    name, bound = found["_a"], list[str]()
+    for made in inside(at.function, ast.Assign):
+        if made.lineno < at.statement.lineno:
+            bound += bound_in(made)
+    return isinstance(name, ast.Name) and name.id in bound
 
 
 def is_statement(at: Spot, found: Holes) -> bool:

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 
 from ..kernel_file import KernelFile
 from ..syntax import Edits, edited
@@ -57,6 +58,6 @@ class Candidate:
 
 
 def joined(several: Iterable[Candidate]) -> Edits | None:
-    ordered = sorted({edit for each in several for edit in each.edits})
+    ordered = sorted({*chain.from_iterable(map(attrgetter("edits"), several))})
     overlap = any(first.end > second.start for first, second in pairwise(ordered))
     return None if overlap else tuple(ordered)

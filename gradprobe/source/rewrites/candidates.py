@@ -120,7 +120,10 @@ def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
     found, is_changed = list[str](), False
     for node in file.tree.body:
         start, end = file.span(node)
-        own = [edit.shifted(-start) for edit in edits if start <= edit.start <= edit.end <= end]
+        own = list[Edit]()
+        for edit in edits:
+            if start <= edit.start <= edit.end <= end:
+                own.append(edit.shifted(-start))
         if own:
             try:
                 found.append(_dumped(edited(file.text[start:end], own)))

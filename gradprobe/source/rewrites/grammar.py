@@ -136,7 +136,7 @@ def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.e
 
 def delta_taken(at: Spot) -> Undone:
     pointers = parameters(at.function) if calls_in(at.function, "program_id") else []
-    rows = [name for name in at.scope if is_delta(name) and name not in pointers]
+    rows = [*filterfalse(pointers.__contains__, filter(is_delta, at.scope))]
     for node in inside(at.value, ast.BinOp) if rows and at.value is not None else ():
         for side in (node.right, node.left) if isinstance(node.op, ast.Mult) else ():
             for row in rows if isinstance(side, ast.Name) or called(side) == "dot" else ():
@@ -160,8 +160,12 @@ def constant_changed(at: Spot) -> Undone:
 
 
 def test_added(at: Spot) -> Undone:
-    nodes = [call.args[0] for call in calls_in(at.root, "where") if call.args]
-    nodes += [word.value for word in inside(at.root, ast.keyword) if word.arg == "mask"]
+    nodes = list[ast.expr]()
+    for call in calls_in(at.root, "where"):
+        nodes += call.args[:1]
+    for word in inside(at.root, ast.keyword):
+        if word.arg == "mask":
+            nodes.append(word.value)
     match at.value:
         case ast.Compare() | ast.BinOp(op=ast.BitAnd()):
             nodes.append(at.value)
@@ -205,7 +209,10 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
     more = filterfalse(found.__contains__, _conditions(at.file))
     found |= dict.fromkeys(islice(more, _MORE), 2.0)
     scope = {*at.scope, "tl", "float"}
-    known = [(rank, test) for test, rank in found.items() if names_in(parsed(test)) <= scope]
+    known = list[tuple[float, str]]()
+    for test, rank in found.items():
+        if names_in(parsed(test)) <= scope:
+            known.append((rank, test))
     masks = list(filterfalse(at.targets.__contains__, filter(_MASK.search, at.scope)))
     masks.sort(key=lambda name: name not in at.unread)
     for name in masks[:_FEW]:

@@ -264,7 +264,10 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
     if not around:
         return
     function = max(around, key=first_line)
-    own = [each for each in _statements(function) if line in head_of(each)]
+    own = list[ast.stmt]()
+    for statement in _statements(function):
+        if line in head_of(statement):
+            own.append(statement)
     levels, seen = defaultdict[int, list[Spot]](list), set[ast.AST]()
     levels[0] += _grids(file) if grid else ()
     levels[0] += _wholes(file, function, own[-1:] or _statements(function)[::-1])
@@ -319,7 +322,9 @@ def _passed(spot: Spot) -> Iterator[Spot]:
     for call, host in spot.file.callers_of(spot.function.name):
         passed: list[ast.AST] = [each for each in call.args if isinstance(each, ast.Starred)]
         given = {} if passed else dict(by_parameter(call, names))
-        passed += [given[name] for name in names if name in spot.reads and name in given]
+        for name in filter(given.__contains__, names):
+            if name in spot.reads:
+                passed.append(given[name])
         for argument in passed:
             yield Spot(spot.file, host, spot.file.statement(call), argument)
 

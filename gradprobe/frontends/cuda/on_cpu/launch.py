@@ -7,6 +7,8 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -137,8 +139,9 @@ class LaunchMemory:
         return CudaFinding(*about, self._site(found.now), before, found.count)
 
     def signal(self, ran: Any) -> str:
-        around = self._library.lines([address for address in ran.calls if address])
-        line = next((line for lines in around.values() for line in lines if line.line), _UNKNOWN)
+        around = self._library.lines([*filter(None, ran.calls)])
+        known = filter(attrgetter("line"), chain.from_iterable(around.values()))
+        line = next(known, _UNKNOWN)
         site, kernel = replace(self._site(ran.stopped), line=line), self._launch.kernel
         name = signal.Signals(ran.signal).name
         does = "has not ended" if name == "SIGUSR1" else f"is stopped by {name}"

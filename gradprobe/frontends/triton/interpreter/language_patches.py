@@ -7,6 +7,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -51,10 +52,16 @@ def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
 
 
+def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
+    """The same in a third of the time."""
+    at = axis if axis >= 0 else axis + argument.data.ndim + 1
+    return Handle(argument.data[(*(slice(None),) * at, None)], argument.dtype.scalar)
+
+
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
 
-# Of this launch.
-_swapped: set[ModuleType] = set()
+# Ids of modules, and of the globals of functions, of this launch.
+_swapped: set[int] = set()
 _dtypes: dict[str, Any] = {}
 
 
@@ -65,11 +72,14 @@ def _begin_launch(original: Method, self: Any, *args: Any) -> Any:
 
 
 def _patch_language(original: Method, fn: Any) -> Any:
-    new: dict[str, Any] = {}
+    names, new = fn.__globals__, dict[str, Any]()
+    if id(names) in _swapped:
+        return shipped._LangPatchScope()
+    _swapped.add(id(names))
     # Of a kernel that has other names for the language, the whole of it too.
-    for module in (tl, *fn.__globals__.values()):
-        if (module is tl or module is tl.core) and module not in _swapped:
-            _swapped.add(module)
+    for module in (tl, *names.values()):
+        if (module is tl or module is tl.core) and id(module) not in _swapped:
+            _swapped.add(id(module))
             new[f"module{len(new)}"] = module
     return original(FunctionType(original.__code__, new)) if new else shipped._LangPatchScope()
 
@@ -94,7 +104,7 @@ def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
     """Of modules and classes, before anything is replaced."""
     own = (tl, tl.core, tl.math, tl.standard, tl.random, tl.semantic, *_libdevices())
     owners = {module: dict(vars(module)) for module in own}
-    for value in [value for module in own for value in vars(module).values()]:
+    for value in chain.from_iterable(map(dict.values, [*owners.values()])):
         if inspect.isclass(value) and value.__module__.startswith("triton.language"):
             owners[value] = dict(vars(value))
     return owners
@@ -202,6 +212,7 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
 
 PATCHES: dict[str, Method] = {
     "InterpreterBuilder.create_splat": _spread,
+    "InterpreterBuilder.create_expand_dims": _with_axis,
     "GridExecutor._init_args_hst": _begin_launch,
     "GridExecutor._restore_args_dev": _copy_back,
     "FunctionRewriter._compile_and_exec": lambda made, self, tree: named(

@@ -19,6 +19,8 @@ _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(map("create_{}".format, f"splat broadcast {_CASTS}".split()))
 # Types of constants, of which each value has words of its own: zeros are told apart.
 _CONSTANTS = frozenset({int, bool, str, type(None), float, slice, tl.dtype})
+# Of what an index may be made of: `x[:, None]`.
+_INDEX = frozenset({slice, type(None)})
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
@@ -182,9 +184,14 @@ def _holds_values(thing: Any) -> bool:
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    # The loop takes as long as most operations do.
-    if not kwargs and tuple(map(type, args)) == (_Tensor, _Tensor):
-        return (id(args[0].shape), id(args[1].shape)), args
+    # The loop takes as long as most operations do: of a tensor with another, a number or an index without it.
+    if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
+        first, second = args
+        kind = type(second)
+        if kind is _Tensor:
+            return (id(first.shape), id(second.shape)), args
+        if kind in (int, float) or (kind is tuple and _INDEX.issuperset(map(type, second))):
+            return (id(first.shape), kind, repr(second)), args[:1]
     kwargs.pop("_semantic", None)
     key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
     for each in waiting:

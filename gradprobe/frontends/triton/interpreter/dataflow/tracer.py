@@ -145,11 +145,14 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
         ours, theirs = left.origins[x], right.origins[x]
         may_differ = x in "hb" and is_sum and (are_sums or ours == theirs)
         if x in "de":
-            tensors = [{flow.sources[load].tensor for load in each} for each in (ours, theirs)]
-            may_differ = tensors[0] == tensors[1]
+            may_differ = _tensors(flow, ours) == _tensors(flow, theirs)
         if may_differ and differ(left.at[x], right.at[x]) is not None:
             found.add(x)
     return found
+
+
+def _tensors(flow: Flow, loads: Iterable[int]) -> set[str]:
+    return {flow.sources[load].tensor for load in loads}
 
 
 def _less_across(tile: Tile, other: Tile) -> Lanes:
