@@ -162,7 +162,9 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
         words, other = _of_dim(_few(case, WHOLE), dim)
         if dim != case.head_dim == case.head_dim_v and words not in taken:
             yield Trial(other, (), words)
-    for rows, keys in (*zip(_SQUARE, _SQUARE, strict=True), *_OBLONG):
+    takes_two = {"fewer rows than keys", "more rows than keys"} <= {*taken}
+    oblong = _OBLONG if takes_two else ()
+    for rows, keys in (*zip(_SQUARE, _SQUARE, strict=True), *oblong):
         size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
         few = _few(case, TAILS, 1).with_lengths(rows, keys)
         if "causal" in takes and case.family == "softmax":

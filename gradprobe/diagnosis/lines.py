@@ -24,6 +24,7 @@ from ..source.triton_source import read_function
 class Lines:
     def __init__(self, experiment: Experiment) -> None:
         self._first, self._host = experiment.first, experiment.target.source.file
+        self._owners = experiment.owners
         # Faults whose lines were read off the addresses in the source.
         self.read = set[str]()
 
@@ -48,10 +49,16 @@ class Lines:
         for kernel in dict.fromkeys(call.kernel.fn for call in calls):
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
-                yield from KernelStrides(function).read_by_others(of.tensor, of.axes)
-                about = function.file, function.name, of.tensor, of.axes
+                strides = KernelStrides(function, self._owners.get(function.name, {}))
+                about, passed = (function.file, function.name, of.tensor, of.axes), False
                 for host in {function.file: None, self._host: None}:
-                    yield from passed_of_others(*about, host)
+                    for finding in passed_of_others(*about, host, strides=strides):
+                        passed = True
+                        yield finding
+                for finding in strides.read_by_others(of.tensor, of.axes):
+                    # Where the launch passes it, the kernel does what it is to do.
+                    if finding.where.instead or not passed:
+                        yield finding
 
 
 def among(where: CauseLine) -> CauseLine:

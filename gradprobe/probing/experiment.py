@@ -22,7 +22,7 @@ from ..model.assignment import Assigned, planned_runs
 from ..model.case import DOTS, Case
 from ..model.intermediates import DERIVED
 from ..reference import manual_attention_backward
-from ..runtime.run import Outcome
+from ..runtime.run import Outcome, Owners, agreed
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Experiment:
     backends: frozenset[str] = frozenset()  # what was seen to run the target's kernels
     dots: tuple[Dots, ...] = ()
     large: list[LargeRuns] = field(default_factory=list)  # once there is one
+    owners: Owners = field(default_factory=dict)
 
     @property
     def is_cuda(self) -> bool:
@@ -78,11 +79,14 @@ class Experiment:
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         first, backends, dots = self.first, self.backends, dict.fromkeys(self.dots)
+        outcomes = list(outcomes)
+        owners = agreed([self.owners, *map(attrgetter("owners"), outcomes)])
         for outcome in outcomes:
             first = first or outcome
             backends |= outcome.backends
             dots |= dict.fromkeys(outcome.dots)
-        return replace(self, first=first, backends=backends, dots=tuple(dots))
+        known = replace(self, first=first, backends=backends, dots=tuple(dots))
+        return replace(known, owners=owners)
 
 
 def experiment_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from .arithmetic import Dots
 
 
+# By kernel and parameter, the tensors that it may point to, with "", or along which axis it may be their stride: by
+# its number, so that more layouts leave fewer.
+Owners = Mapping[str, Mapping[str, frozenset[tuple[str, str]]]]
+
+
 @dataclass(frozen=True)
 class Outcome:
     trace: Trace | None
@@ -44,6 +50,7 @@ class Outcome:
     warned: tuple[str, ...] = ()
     calls: tuple[KernelCall, ...] = ()
     dots: tuple[Dots, ...] = ()
+    owners: Owners = field(default_factory=dict)
 
 
 def run_target(
@@ -92,13 +99,44 @@ def run_target(
         from .arithmetic import dots_of_launches
 
         dots = dots_of_launches(found, dots)
+    calls = tuple(launch.call for launch in found.started if launch.call is not None)
     return Outcome(
         trace, None, *launched, notes=tuple(dict.fromkeys(found.notes)),
         storages={home_of(tensor): name for name, tensor in results.items()},
         findings=(*found.findings, *shared(results, target, case, inputs)),
-        warned=kept_warnings(), dots=tuple(dots),
-        calls=tuple(launch.call for launch in found.started if launch.call is not None),
+        warned=kept_warnings(), dots=tuple(dots), calls=calls, owners=_owners(calls, inputs, case),
     )  # fmt: skip
+
+
+def _owners(calls: Iterable[KernelCall], inputs: Inputs, case: Case) -> Owners:
+    homes, strides = dict[int, str](), defaultdict[int, set[tuple[str, str]]](set)
+    for name, tensor in inputs.tensors.items():
+        homes[home_of(tensor)] = name
+        for letter, stride in zip(case.input_axes(name), tensor.stride(), strict=False):
+            if case.size(letter) > 1:
+                strides[stride].add((name, letter))
+    sizes, each_alone = {*map(case.size, "bhgmnde")}, list[Owners]()
+    for call in calls:
+        found = dict[str, frozenset[tuple[str, str]]]()
+        for parameter, value in call.given.items():
+            if type(value) is int and value in strides.keys() - sizes:
+                found[parameter] = frozenset(strides[value])
+        for parameter, home in call.pointers:
+            if home in homes:
+                found[parameter] = frozenset({(homes[home], "")})
+        each_alone.append({call.name: found})
+    return agreed(each_alone)
+
+
+def agreed(several: Iterable[Owners]) -> Owners:
+    """What all that say something of a parameter have in common."""
+    found = dict[str, dict[str, frozenset[tuple[str, str]]]]()
+    for owners in several:
+        for kernel, of_kernel in owners.items():
+            known = found.setdefault(kernel, {})
+            for parameter, may_be in of_kernel.items():
+                known[parameter] = known.get(parameter, may_be) & may_be
+    return found
 
 
 def _launched(

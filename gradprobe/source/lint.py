@@ -2,9 +2,10 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import filterfalse
+from types import MappingProxyType
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import CauseLine
@@ -43,14 +44,26 @@ class LintFinding:
 
 
 class KernelStrides:
-    def __init__(self, function: Function) -> None:
+    def __init__(
+        self,
+        function: Function,
+        owners: Mapping[str, Collection[tuple[str, str]]] = MappingProxyType({}),
+    ) -> None:
+        """`owners`: of parameters, the tensors that a run gave them of, and along which axis; the others go by name."""
         self._name = function.name
+        seen = {name: next(iter(found)) for name, found in owners.items() if len(found) == 1}
         # Of each parameter that is called a pointer, or after a tensor.
         self._words = dict[str, str]()
         for name in function.parameters:
-            if tensor_of(name) or "ptr" in name.lower():
+            tensor, axis = seen.get(name, ("", ""))
+            if tensor and not axis:
+                self._words[name] = tensor
+            elif tensor_of(name) or "ptr" in name.lower():
                 self._words[name] = word_of(name)
         self._strides = _strides_of(function, self._words)
+        for name, (tensor, axis) in seen.items():
+            if axis:
+                self._strides[name] = tensor, KINDS[axis]
         self.record = read_kernel(function, self._words, self._strides)
         # The pointers of which not every advance could be judged.
         self.untold = set(self.record.lost)
@@ -79,9 +92,25 @@ class KernelStrides:
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
         found = list[LintFinding]()
         for each in self._foreign:
-            if tensor_of(each.base) == tensor:
+            if tensor_of(self._words[each.base]) == tensor:
                 found.append(self._finding(each))
         return _along(axes, found)
+
+    def pointers_of(self, tensor: str) -> list[str]:
+        found = list[str]()
+        for name, word in self._words.items():
+            if tensor_of(word) == tensor:
+                found.append(name)
+        return found
+
+    def passed_amiss(self, tensor: str) -> list[str]:
+        """The strides of others that advance this tensor alone, where it has no such stride: the launch passes them."""
+        bases, due = defaultdict[str, set[str]](set), dict[str, str]()
+        for each in self.record.advances:
+            bases[each.stride].add(tensor_of(self._words[each.base]))
+        for each in self._foreign:
+            due[each.stride] = self._due(each)
+        return [name for name in due if bases[name] == {tensor} and not due[name]]
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
@@ -117,9 +146,12 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 
 
 def passed_of_others(
-    path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
-) -> list[LintFinding]:
-    """Where launches of a kernel of `path` pass another variable's strides."""
+    path: str, kernel: str, tensor: str, axes: str = "", host: str = "", *,
+    strides: KernelStrides | None = None,
+) -> list[LintFinding]:  # fmt: skip
+    """Where launches of a kernel of `path` pass another variable's strides, by names and by what was passed."""
+    amiss = strides.passed_amiss(tensor) if strides else []
+    pointers = strides.pointers_of(tensor) if strides else []
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
     found_in = list[ast.FunctionDef]()
     for function in python_file(path).functions:
@@ -129,12 +161,14 @@ def passed_of_others(
     for call in file.calls_of(kernel):
         given, itself = list(by_parameter(call, names)), ""
         for name, argument in given:
-            if word_of(name) in words and isinstance(argument, ast.Name):
+            is_pointer = word_of(name) in words or name in pointers
+            if is_pointer and isinstance(argument, ast.Name):
                 itself = itself or argument.id
         for name, argument in given:
             owner, (word, axis) = getattr(owner_of(argument), "id", ""), stride_of(name, words)
             is_own = word_of(owner) in words
             is_others = word and tensor_of(owner) and not is_own
+            is_others = is_others or (name in amiss and owner not in ("", itself))
             if is_others or (is_own and itself not in ("", owner)):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
                 where = where_of(file.line_of(argument, kernel), kernel, _PASSED, instead)

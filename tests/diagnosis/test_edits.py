@@ -72,6 +72,18 @@ def test_the_edit_that_a_cause_prints_is_made_in_all_its_places_at_once_and_trie
     )
 
 
+def test_strides_whose_names_do_not_say_so_are_known_by_what_a_run_passes(tmp_path):
+    """In the kernel, and where the launch passes another tensor's: neither edit is of a name."""
+    plain = RIGHT.replace("stride_", "s").replace("do_ptr", "g")
+    listed = plain.replace("*do.stride()", strides("do")).replace("*o.stride()", strides("o"))
+    for right, old, new in (
+        (plain, "h * sdoh", "h * soh"), (listed, " do.stride(1)", " o.stride(1)")
+    ):  # fmt: skip
+        wrong = right.replace(old, new)
+        report = report_on(tmp_path, wrong, Allowance(1))
+        assert patched(wrong, passing_edit(report).diff) == right
+
+
 def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
     report = report_on(tmp_path, EXAMPLE, Allowance(40, 0.0))
     assert all(one.edit is None for one in report.diagnoses)
