@@ -29,22 +29,21 @@ def interpreted():
     prepare_backend("auto")
 
 
-def trials_in(folder, faults):
+def trials_in(folder, faults, layout="distinct"):
     from gradprobe.diagnosis.edits.quick_trials import QuickTrials  # imports Triton
 
     experiment = experiment_on(folder, EXAMPLE)
     file = KernelFile(f"{folder}/delta.py", EXAMPLE)
     target = EditedTarget(experiment, Candidate(file, (), 0.0), file.path, [])
-    trial = Trial(experiment.case, (("all", "distinct"),))
+    trial = Trial(experiment.case, (("all", layout),))
     return QuickTrials(target, trial, [file], faults), file
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory):
     faults = {}
-    with (
-        pytest.MonkeyPatch.context() as patched
-    ):  # before the forks: of what never ends 10 s are asked for
+    # Before the forks: of what never ends 10 s are asked for.
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gradprobe.diagnosis.edits.quick_trials._SECONDS", 2.0)
         quick, file = trials_in(tmp_path_factory.mktemp("quick"), faults)
     yield quick, file
@@ -52,13 +51,23 @@ def trials(tmp_path_factory):
     assert faults == {}
 
 
+def edit_of(name):
+    old, new, _ = EDITS[name]
+    at = EXAMPLE.index(old)
+    return (Edit(at, at + len(old), new),)
+
+
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_is_better_where_a_program_leaves_less_wrong(trials, name):
     quick, file = trials
-    old, new, is_better = EDITS[name]
-    at = EXAMPLE.index(old)
-    answer = quick.ask(file, (Edit(at, at + len(old), new),), time.monotonic() + 60)()
-    assert (answer and answer[0]) is is_better
+    answer = quick.ask(file, edit_of(name), time.monotonic() + 60)()
+    assert (answer and answer[0]) is EDITS[name][2]
+
+
+def test_nothing_can_be_mended_in_a_launch_that_has_all_right(tmp_path):
+    quick, file = trials_in(tmp_path, {}, "contiguous")
+    assert quick.ask(file, edit_of("the one that mends it"), time.monotonic() + 60)()[0] is False
+    quick.close()
 
 
 def test_what_goes_wrong_in_gradprobe_itself_comes_to_light(tmp_path, monkeypatch):

@@ -19,14 +19,14 @@ from ...frontends.triton.interpreter import launch_replay
 from ...frontends.triton.interpreter.launch_replay import Codes, RecordedLaunch, Replay
 from ...model.failures import Failure, fault_words
 from ...numerics.compare import judge_whole
-from ...numerics.evidence import MeasuredRun
+from ...numerics.evidence import LayoutRun, MeasuredRun
 from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
 from ...source.syntax import Edits, edited
 from ..cases import Trial
 from ..follow import results_among
-from .judge import EditedTarget, EditResult
+from .judge import EditedTarget, EditResult, result_of
 
 # Whether an edit makes less wrong, and which share of a whole trial it took.
 Answer = tuple[bool, float]
@@ -90,7 +90,7 @@ def _serve(
         ran = launches[: len(record.executions[0].outcome.calls)]
         with Replay().opened() as replay:
             base = _codes(target, target.candidate.file, target.candidate.edits)
-            recorded = _RecordedCase(replay, ran, record.run.measured, base or {})
+            recorded = _RecordedCase(replay, ran, record.run, base or {})
             while True:
                 at, edits = pipe.recv()
                 pipe.send(recorded.tried(_codes(target, files[at], edits)))
@@ -139,19 +139,24 @@ class _Witness:
 
 class _RecordedCase:
     def __init__(
-        self, replay: Replay, launches: list[RecordedLaunch], measured: MeasuredRun, base: Codes
+        self, replay: Replay, launches: list[RecordedLaunch], run: LayoutRun, base: Codes
     ) -> None:
+        measured, is_harmed = run.measured, result_of(run).harm > 0
+        assert measured is not None
         self._replay, self._base, self._launches = replay, base, launches
-        # Of launches that leave a result wrong, by number.
-        self._witnesses = dict[int, _Witness]()
+        # Of launches that leave a result wrong, by number; and those that store right results and nothing else.
+        self._witnesses, self._right = dict[int, _Witness](), set[int]()
         for at, launch in enumerate(launches):
             results, whole = [*_results_in(launch, measured)], _Witness(launch, launch.programs)
             if self._rerun(whole, base) is not None and launch.is_as_after:
                 whole.work = replay.accesses
                 whole.results = [each for each in results if each.storage in replay.written]
                 whole.before = self._result_of(whole.results)
+                stored = {each.storage for each in whole.results}
                 if whole.before.names:
                     self._witnesses[at] = self._narrowed(whole)
+                elif stored == replay.written and not is_harmed:
+                    self._right.add(at)
 
     def _narrowed(self, whole: _Witness) -> _Witness:
         plain = [each for each in whole.results if each.storage not in self._replay.read]
@@ -167,7 +172,11 @@ class _RecordedCase:
         """None if unknown."""
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
         touched = [at for at, of in enumerate(self._launches) if changed & of.functions]
-        witness = self._witnesses.get(touched[0]) if touched else None
+        # An edit mends nothing in a launch that has all right.
+        wrong = [at for at in touched if at not in self._right]
+        if touched and not wrong:
+            return False, _LEAST
+        witness = self._witnesses.get(wrong[0]) if wrong else None
         if codes is None or witness is None:
             return None
         result = self._rerun(witness, codes)

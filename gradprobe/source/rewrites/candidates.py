@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..parameter_names import belongs, core, has_axis, same_when_contiguous
-from ..syntax import Edit, Edits, edited
+from ..syntax import Edit, Edits, blocks, edited
 from .all_rows import undone
 from .candidate import SOONEST, Candidate, Fault, joined
 from .patterns import Spot, spots_of
@@ -118,19 +118,39 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
     """By its syntax; None where that is no Python or no change."""
     found, is_changed = list[str](), False
-    for node in file.tree.body:
-        start, end = file.span(node)
-        own = list[Edit]()
-        for edit in edits:
-            if start <= edit.start <= edit.end <= end:
-                own.append(edit.shifted(-start))
+    for top in file.tree.body:
+        own = _inside(file, top, edits)
         if own:
+            node = _innermost(file, top, own)
+            start, end = file.span(node)
+            # A statement of a function is one of a block as well.
+            head = "if True:\n" + " " * node.col_offset if node.col_offset else ""
+            text = file.text[start:end]
             try:
-                found.append(_dumped(edited(file.text[start:end], own)))
+                before = _dumped(head + text)
+                after = _dumped(head + edited(text, [edit.shifted(-start) for edit in own]))
             except (SyntaxError, ValueError):
                 return None
-            is_changed |= found[-1] != _dumped(file.text[start:end])
+            found.append(f"{start} {after}")
+            is_changed |= before != after
     return str(found) if is_changed else None
+
+
+def _inside(file: KernelFile, node: ast.AST, edits: Iterable[Edit]) -> list[Edit]:
+    (start, end), found = file.span(node), list[Edit]()
+    for edit in edits:
+        if start <= edit.start <= edit.end <= end:
+            found.append(edit)
+    return found
+
+
+def _innermost(file: KernelFile, node: ast.stmt, edits: list[Edit]) -> ast.stmt:
+    """The statement that holds all of them, which is read in less time than its function."""
+    for statement in chain.from_iterable(blocks(node)):
+        is_elif = file.text.startswith("elif", file.span(statement)[0])
+        if not is_elif and len(_inside(file, statement, edits)) == len(edits):
+            return _innermost(file, statement, edits)
+    return node
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from triton.runtime import interpreter as shipped
 from ....inputs.memory import Array
 from ... import replaced
 from ..launches import tensors_in
-from .language_patches import named, with_globals
+from .language_patches import language_replaced, named, with_globals
 from .stream import Stream, Watcher
 from .views import Access, Program
 
@@ -117,7 +117,7 @@ class Replay(Watcher):
     def opened(self) -> Iterator[Replay]:
         self.reset(0)
         quiet = np.errstate(all="ignore"), warnings.catch_warnings()
-        with Stream({}, (self,), {}).opened(), quiet[0], quiet[1]:
+        with Stream({}, (self,), {}).opened(), quiet[0], quiet[1], language_replaced():
             warnings.simplefilter("ignore")
             yield self
 
