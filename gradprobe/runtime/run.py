@@ -104,17 +104,21 @@ def run_target(
         trace, None, *launched, notes=tuple(dict.fromkeys(found.notes)),
         storages={home_of(tensor): name for name, tensor in results.items()},
         findings=(*found.findings, *shared(results, target, case, inputs)),
-        warned=kept_warnings(), dots=tuple(dots), calls=calls, owners=_owners(calls, inputs, case),
+        warned=kept_warnings(), dots=tuple(dots), calls=calls, owners=_owners(calls, inputs, case, results),
     )  # fmt: skip
 
 
-def _owners(calls: Iterable[KernelCall], inputs: Inputs, case: Case) -> Owners:
+def _owners(
+    calls: Iterable[KernelCall], inputs: Inputs, case: Case, results: Mapping[str, Any]
+) -> Owners:
     homes, strides = dict[int, str](), defaultdict[int, set[tuple[str, str]]](set)
     for name, tensor in inputs.tensors.items():
         homes[home_of(tensor)] = name
         for letter, stride in zip(case.input_axes(name), tensor.stride(), strict=False):
             if case.size(letter) > 1:
                 strides[stride].add((name, letter))
+    for name, tensor in results.items():
+        homes.setdefault(home_of(tensor), name.lower())
     sizes, each_alone = {*map(case.size, "bhgmnde")}, list[Owners]()
     for call in calls:
         found = dict[str, frozenset[tuple[str, str]]]()

@@ -12,13 +12,15 @@ from ..model.report import CauseLine
 from .kernel_file import by_parameter, python_file
 from .parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
 from .pointers import Advance, read_kernel
-from .syntax import SourceLine, owner_of, parameters
+from .syntax import SourceLine, names_in, owner_of, parameters
 from .triton_source import Function
 
 FOREIGN = "foreign"
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
 _A_WAY = 2
 _PASSED = "passed here"
+# By parameter, the tensors that it may point to, with "", or along which axis it may be their stride.
+Owners = Mapping[str, Collection[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class KernelStrides:
     def __init__(
         self,
         function: Function,
-        owners: Mapping[str, Collection[tuple[str, str]]] = MappingProxyType({}),
+        owners: Owners = MappingProxyType({}),
     ) -> None:
         """`owners`: of parameters, the tensors that a run gave them of, and along which axis; the others go by name."""
         self._name = function.name
@@ -153,11 +155,7 @@ def passed_of_others(
     amiss = strides.passed_amiss(tensor) if strides else []
     pointers = strides.pointers_of(tensor) if strides else []
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
-    found_in = list[ast.FunctionDef]()
-    for function in python_file(path).functions:
-        if function.name == kernel:
-            found_in.append(function)
-    names = parameters(found_in[0]) if found_in else []
+    names = _parameters_in(path, kernel)
     for call in file.calls_of(kernel):
         given, itself = list(by_parameter(call, names)), ""
         for name, argument in given:
@@ -174,6 +172,40 @@ def passed_of_others(
                 where = where_of(file.line_of(argument, kernel), kernel, _PASSED, instead)
                 found.append(LintFinding(where, tensor, tensor_of(owner), axis))
     return _along(axes, found)
+
+
+def pointers_passed_amiss(
+    path: str, kernel: str, owners: Owners, host: str = ""
+) -> list[LintFinding]:
+    """Where a launch passes one tensor for a parameter that is called after another, which the host has as well."""
+    file, found = python_file(host or path), list[LintFinding]()
+    names = _parameters_in(path, kernel)
+    for call, caller in file.callers_of(kernel):
+        variables = dict[str, str]()
+        for variable in sorted(names_in(caller)):
+            variables.setdefault(tensor_of(variable), variable)
+        for name, argument in by_parameter(call, names):
+            due, passed = tensor_of(name), _tensor_among(owners.get(name, ()))
+            is_amiss = due in variables and passed not in ("", due)
+            if due and is_amiss and isinstance(argument, ast.Name):
+                at = file.line_of(argument, kernel)
+                where = where_of(at, kernel, _PASSED, variables[due])
+                found.append(LintFinding(where, due, passed))
+    return found
+
+
+def _parameters_in(path: str, kernel: str) -> list[str]:
+    for function in python_file(path).functions:
+        if function.name == kernel:
+            return parameters(function)
+    return []
+
+
+def _tensor_among(owners: Collection[tuple[str, str]]) -> str:
+    for tensor, axis in owners:
+        if not axis:
+            return tensor
+    return ""
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:

@@ -1,9 +1,10 @@
 """Diagnoses with the tried edit: a diff, and what matches with it."""
 
+import ast
 import re
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -22,8 +23,11 @@ from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
 from ...source.kernel_file import KernelFile
+from ...source.lint import pointers_passed_amiss
+from ...source.parameter_names import tensor_of
 from ...source.rewrites.candidate import Fault
-from ...source.syntax import Edit, Edits
+from ...source.syntax import Edit, Edits, inside
+from ...targets.naming import LoadedSource
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
@@ -130,12 +134,42 @@ def faults_of(
                 found.append(_of_diagnosis(diagnosis, file, len(found) * _NEXT))
     unnamed = _UNNAMED if found else 0.0
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
+    for kernel in kernels:
+        found += _passed_amiss(experiment, kernel, read)
+    if (host := read(experiment.target.source.file)) is not None:
+        for diagnosis in diagnoses:
+            found += _returned_in_turn(diagnosis, host)
     named = [each for each in kernels if any(map(partial(is_named_after, each.name), wrong))]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
             late = len(found) * _NEXT + unnamed
             found.append(FileFaults(file, (Fault(kernel.line),), late=late))
     return found
+
+
+def _passed_amiss(
+    experiment: Experiment, kernel: LoadedSource, read: Callable[[str], KernelFile | None]
+) -> Iterator[FileFaults]:
+    """All that its launches pass amiss is one edit."""
+    owners = experiment.owners.get(kernel.name, {})
+    for host in {kernel.file: None, experiment.target.source.file: None}:
+        file = read(host)
+        if file is not None:
+            amiss = pointers_passed_amiss(kernel.file, kernel.name, owners, host)
+            printed = _printed(file, [finding.where for finding in amiss])
+            if printed:
+                yield FileFaults(file, (), printed=printed)
+
+
+def _returned_in_turn(diagnosis: Diagnosis, host: KernelFile) -> Iterator[FileFaults]:
+    """Of "swap/dK-dV" the returns of both, each in the other's place."""
+    kind, _, pair = diagnosis.fault.lower().partition("/")
+    for returned in inside(host.tree, ast.Return) if kind == "swap" else ():
+        named = {tensor_of(each.id): each for each in inside(returned, ast.Name)}
+        first, second = map(named.get, pair.split("-"))
+        if first and second:
+            printed = host.replaced(first, second.id), host.replaced(second, first.id)
+            yield FileFaults(host, (), printed=printed)
 
 
 def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, late: float) -> FileFaults:
