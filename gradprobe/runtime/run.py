@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
@@ -111,14 +112,13 @@ def run_target(
 def _owners(
     calls: Iterable[KernelCall], inputs: Inputs, case: Case, results: Mapping[str, Any]
 ) -> Owners:
-    homes, strides = dict[int, str](), defaultdict[int, set[tuple[str, str]]](set)
+    homes, strides = defaultdict[int, set[str]](set), defaultdict[int, set[tuple[str, str]]](set)
+    for name, tensor in (*inputs.tensors.items(), *results.items()):
+        homes[home_of(tensor)].add(name.lower())  # of several where they are packed
     for name, tensor in inputs.tensors.items():
-        homes[home_of(tensor)] = name
         for letter, stride in zip(case.input_axes(name), tensor.stride(), strict=False):
             if case.size(letter) > 1:
                 strides[stride].add((name, letter))
-    for name, tensor in results.items():
-        homes.setdefault(home_of(tensor), name.lower())
     sizes, each_alone = {*map(case.size, "bhgmnde")}, list[Owners]()
     for call in calls:
         found = dict[str, frozenset[tuple[str, str]]]()
@@ -127,7 +127,7 @@ def _owners(
                 found[parameter] = frozenset(strides[value])
         for parameter, home in call.pointers:
             if home in homes:
-                found[parameter] = frozenset({(homes[home], "")})
+                found[parameter] = frozenset(zip(homes[home], repeat("")))
         each_alone.append({call.name: found})
     return agreed(each_alone)
 

@@ -53,7 +53,10 @@ class KernelStrides:
     ) -> None:
         """`owners`: of parameters, the tensors that a run gave them of, and along which axis; the others go by name."""
         self._name = function.name
-        seen = {name: next(iter(found)) for name, found in owners.items() if len(found) == 1}
+        seen = dict[str, tuple[str, str]]()
+        for name, may_be in owners.items():
+            if len(may_be) == 1:
+                (seen[name],) = may_be
         # Of each parameter that is called a pointer, or after a tensor.
         self._words = dict[str, str]()
         for name in function.parameters:
@@ -112,7 +115,11 @@ class KernelStrides:
             bases[each.stride].add(tensor_of(self._words[each.base]))
         for each in self._foreign:
             due[each.stride] = self._due(each)
-        return [name for name in due if bases[name] == {tensor} and not due[name]]
+        found = list[str]()
+        for stride, own in due.items():
+            if bases[stride] == {tensor} and not own:
+                found.append(stride)
+        return found
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
@@ -202,10 +209,8 @@ def _parameters_in(path: str, kernel: str) -> list[str]:
 
 
 def _tensor_among(owners: Collection[tuple[str, str]]) -> str:
-    for tensor, axis in owners:
-        if not axis:
-            return tensor
-    return ""
+    tensor, axis = next(iter(owners)) if len(owners) == 1 else ("", "")
+    return "" if axis else tensor
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
