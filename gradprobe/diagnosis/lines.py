@@ -50,11 +50,11 @@ class Lines:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
                 strides = KernelStrides(function, self._owners.get(function.name, {}))
-                about, passed = (function.file, function.name, of.tensor, of.axes), False
+                about = function.file, function.name, of.tensor, of.axes
+                passed = list[LintFinding]()
                 for host in {function.file: None, self._host: None}:
-                    for finding in passed_of_others(*about, host, strides=strides):
-                        passed = True
-                        yield finding
+                    passed += passed_of_others(*about, host, strides=strides)
+                yield from passed
                 for finding in strides.read_by_others(of.tensor, of.axes):
                     # Where the launch passes it, the kernel does what it is to do.
                     if finding.where.instead or not passed:

@@ -147,7 +147,7 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
                 here.append(ability)
             elif forks:
                 apart.add(ability, partial(_outcome, problem, ability))
-        for ability in here:
+        for ability in here:  # beside the forks
             trial = tried(problem, ability.options)
             found[ability] = _outcome(problem, ability, trial)
             asked[ability] = stack.enter_context(Compilation())

@@ -85,8 +85,7 @@ class Experiment:
             first = first or outcome
             backends |= outcome.backends
             dots |= dict.fromkeys(outcome.dots)
-        known = replace(self, first=first, backends=backends, dots=tuple(dots))
-        return replace(known, owners=owners)
+        return replace(self, first=first, backends=backends, dots=tuple(dots), owners=owners)
 
 
 def experiment_of(

@@ -20,7 +20,7 @@ FOREIGN = "foreign"
 _A_WAY = 2
 _PASSED = "passed here"
 # By parameter, the tensors that it may point to, with "", or along which axis it may be their stride.
-Owners = Mapping[str, Collection[tuple[str, str]]]
+ArgumentOwners = Mapping[str, Collection[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class KernelStrides:
     def __init__(
         self,
         function: Function,
-        owners: Owners = MappingProxyType({}),
+        owners: ArgumentOwners = MappingProxyType({}),
     ) -> None:
         """`owners`: of parameters, the tensors that a run gave them of, and along which axis; the others go by name."""
         self._name = function.name
@@ -182,7 +182,7 @@ def passed_of_others(
 
 
 def pointers_passed_amiss(
-    path: str, kernel: str, owners: Owners, host: str = ""
+    path: str, kernel: str, owners: ArgumentOwners, host: str = ""
 ) -> list[LintFinding]:
     """Where a launch passes one tensor for a parameter that is called after another, which the host has as well."""
     file, found = python_file(host or path), list[LintFinding]()

@@ -152,9 +152,10 @@ def _passed_amiss(
 ) -> Iterator[FileFaults]:
     """All that its launches pass amiss is one edit."""
     owners = experiment.owners.get(kernel.name, {})
+    is_readable = read(kernel.file) is not None
     for host in {kernel.file: None, experiment.target.source.file: None}:
         file = read(host)
-        if file is not None:
+        if file is not None and is_readable:
             amiss = pointers_passed_amiss(kernel.file, kernel.name, owners, host)
             printed = _printed(file, [finding.where for finding in amiss])
             if printed:

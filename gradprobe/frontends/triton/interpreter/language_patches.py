@@ -91,9 +91,11 @@ def language_replaced() -> Iterator[None]:
     of_both = FunctionType((lambda: None).__code__, {"language": tl, "core": tl.core})
     _swapped.clear()
     scope = shipped._patch_lang(of_both)
-    with replaced(shipped, "_patch_lang", lambda fn: shipped._LangPatchScope()):
-        yield
-    scope.restore()
+    try:
+        with replaced(shipped, "_patch_lang", lambda fn: shipped._LangPatchScope()):
+            yield
+    finally:
+        scope.restore()
 
 
 def _numpy_dtype(original: Method, dtype: Any) -> Any:
