@@ -47,7 +47,7 @@ _READ_AT_START = re.compile(
     "PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET"
 )
 # Those that a fork can still take over.
-_ONES = {"TRITON_INTERPRET", "OMP_NUM_THREADS"}
+_ONES = {"TRITON_INTERPRET", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 _TAKEN_OVER = {"PYTHONPATH", "PYTHONIOENCODING", *_ONES}
 # What releases of typer that have it load with the first command.
 _LATE = ["typer._adapters"] if importlib.util.find_spec("typer._adapters") else []

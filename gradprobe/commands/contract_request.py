@@ -13,9 +13,9 @@ from ..model.case import Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
-from ..numerics.coarser import Model
+from ..numerics.coarser import Operand
 from ..numerics.declared_precision import CoarserArithmetic
-from ..numerics.operand import Operand
+from ..numerics.sums import Model
 from ..probing.experiment import experiment_of, inputs_of
 from ..probing.measure import measure
 from ..render.rows import folded, headed

@@ -6,9 +6,8 @@ as a linear programme over w says. Rows err each by itself, so the rest is chanc
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import NormalDist
 
 import torch
@@ -17,19 +16,12 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS
 from ..model.layout_run import Identity
-from ..model.number import Number, listed
+from ..model.number import Number
 from ..reference import Attention
 from ..reference.attention import BY_KEY
 from ..runtime.run import Trace
 from .compare import Comparison
-from .declared_precision import (
-    ROUNDED,
-    U32,
-    CoarserArithmetic,
-    Precision,
-    growth_of,
-    with_roundings,
-)
+from .declared_precision import U32
 from .scatter import Parts, Scatter, rounding, row_sums, scatter_of
 
 NAME = "I11 heads round alike"
@@ -248,52 +240,12 @@ def _by_chance(checks: int, *heads: HeadScatter) -> float:
     return min(by_chance, 300.0)  # of so few rows anything may be; exp holds that
 
 
-def rounded_besides(
-    case: Case,
-    x: Attention,
-    trace: Trace,
-    plain: Comparison,
-    heads: Heads,
-    compared: Callable[[Precision], Comparison],
-) -> tuple[Comparison, CoarserArithmetic] | None:
-    """The comparison with the narrowest budget that allows for more roundings; None where none does.
-
-    PyTorch's eager attention rounds S, P, dP and dS, each as often as an operation stores it. A budget that allows for
-    it is given only where the errors are roundings, alike in all heads, and no element stands out.
-
-    Args:
-        plain: the comparison by the contract.
-        compared: compares the trace by another precision.
-    """
-    is_finite = not any(one.non_finite for one in plain.findings.values())
-    if not (heads and is_finite and _are_alike(heads, OFTEN)):
-        return None
-    ways = [(("S",), 0), (("P", "dP", "dS"), 0), *((ROUNDED, tile) for tile in TILES)]
-    precisions = [with_roundings(plain.precision, *way) for way in ways]
-    compared = cache(compared)
-    # The widest first: nearly all faults that come so far are beyond it.
-    if not compared(precisions[-1]).matches:
-        return None
-    spread = scatter_of(case, x, plain.precision, by_element=True)
-    for (names, tile), precision in zip(ways, precisions, strict=True):
-        often = OFTEN if tile else OFTEN | {"sums": 0.0}
-        if not _are_alike(heads, often) or _any_stands_out(trace, plain, heads, spread, often):
-            continue
-        if compared(precision).matches:
-            growth = growth_of(case.dtype) if "S" in names else ""
-            sums = f", and its sums every {tile} terms or less often" if tile else ""
-            why = "(all heads err as that makes them, and no element stands out)"
-            how = f"rounds {listed(names)} to {case.dtype}{sums} {why}{growth}"
-            return compared(precision), CoarserArithmetic(listed(names), how, case.dtype)
-    return None
-
-
-def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
+def are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
     return all(most <= 1 for most, _ in _excess(heads, often))
 
 
-def _any_stands_out(
+def any_stands_out(
     trace: Trace,
     plain: Comparison,
     heads: Heads,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 from torch import Tensor
 
@@ -128,7 +127,11 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
 
         heads = heads_by_result(of.case, of.x(), plain.trace, plain.comparison)
     if not plain.comparison.matches:
-        lenient, coarser = _coarser(of, plain, heads)
+        from ..numerics.coarser import explained
+
+        compared = partial(of.compared, plain.trace, None)
+        about = (of.case, of.x(), plain.trace, plain.comparison)
+        lenient, coarser = explained(*about, heads, compared)
         found = replace(plain, coarser=(*coarser, *plain.coarser))
         if coarser and not of.case.strict:
             found = replace(found, comparison=lenient)
@@ -137,30 +140,6 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
 
         found = replace(found, invariants=tuple(evenness(heads)))
     return found
-
-
-def _coarser(
-    of: _Measurement, found: MeasuredRun, heads: Mapping[str, Any]
-) -> tuple[Comparison, tuple[CoarserArithmetic, ...]]:
-    from ..numerics.coarser import explained
-
-    about = (of.case, of.x(), found.trace, found.comparison)
-    if of.case.dtype != "float32":
-        from ..numerics.operand import rounded_operand
-
-        by_operand = rounded_operand(
-            *about, lambda evaluate: of.compared(found.trace, by=evaluate)
-        )
-        if by_operand is not None:
-            return by_operand[0], (by_operand[1],)
-    lenient, sums = explained(*about)
-    if heads and not lenient.matches:
-        from ..numerics.evenness import rounded_besides
-
-        besides = rounded_besides(*about, heads, partial(of.compared, found.trace, None))
-        if besides is not None:
-            return besides[0], (besides[1],)
-    return lenient, sums
 
 
 # Of what IEEE float32 may err by, what the reference of such a kernel may. Only float64 is better, by 29 bits. This

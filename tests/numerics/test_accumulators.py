@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.numerics.coarser import Accumulation, best_model, explained
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
+from gradprobe.numerics.sums import Accumulation, best_model, coarse_sums
 from gradprobe.runtime.run import read_trace
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe
@@ -41,7 +41,7 @@ def judged(case, results):
     values = draw(case)
     x, trace = attention_of(case, values), read_trace(results, case, "emulated")
     comparison = compare(case, x, trace, precision_of(case.dtype, "ieee"))
-    return comparison, *explained(case, x, trace, comparison)
+    return comparison, *coarse_sums(case, x, trace, comparison)
 
 
 CASE = {"seqlen": 480, "heads": 2, "batch": 1, "head_dim": 16, "dtype": "bfloat16"}

@@ -8,9 +8,9 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.tensor_layouts import effective_values
 from gradprobe.model.failures import UsageFailure
-from gradprobe.numerics.coarser import explained
 from gradprobe.numerics.compare import attention_of, compare, tiles_of
 from gradprobe.numerics.declared_precision import exactly, precision_of
+from gradprobe.numerics.sums import coarse_sums
 from gradprobe.reference import evaluate
 from gradprobe.runtime.run import read_trace
 from tests.emulated import Arithmetic, case_of, changed, compared
@@ -114,6 +114,6 @@ def test_a_head_of_a_group_that_is_rounded_to_16_bits_before_the_sum_is_beyond_t
     )
     comparison = compare(case, x, trace, exactly(precision_of("bfloat16", "ieee")))
     assert not comparison.matches
-    lenient, coarser = explained(case, x, trace, comparison)
+    lenient, coarser = coarse_sums(case, x, trace, comparison)
     assert lenient.matches
     assert "rounds each query head's dK to bfloat16 before a group's" in coarser[0].sentence
