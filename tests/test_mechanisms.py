@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import sampled
+
 ROOT = Path(__file__).resolve().parent.parent
 PUT_ON = {"PYTHONPATH": f"{ROOT}/benchmarks/doors{os.pathsep}{ROOT}"}
 pytestmark = pytest.mark.skipif(
@@ -71,7 +73,9 @@ def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path
     assert several([3]) == []
 
 
-@pytest.mark.parametrize("is_wrong", [True, False], ids=["wrong", "right"])
+@sampled(
+    "is_wrong", [True, False], push=1, ids=lambda is_wrong: "wrong" if is_wrong else "right"
+)
 @pytest.mark.parametrize(
     "names",
     [pytest.param([name], id=name, marks=pytest.mark.nightly) for name in NAMES]

@@ -42,7 +42,7 @@ CALLED = [words for name, words in COMMANDS.items() if name not in ("battery", "
 RIGHT = [f"check soft.py:backward {SMALL}", "lint lazy", f"diff dQ soft.py:backward {SMALL}"]
 CASES = [(words, "at its import") for words in COMMANDS.values()]
 CASES += [(words, "in a call") for words in [*CALLED, RUN]] + [(words, "") for words in RIGHT]
-ON_PUSH = [(COMMANDS["contract"], "at its import"), (COMMANDS["strides"], "in a call")]
+ON_PUSH = [(COMMANDS["lint"], "at its import"), (COMMANDS["strides"], "in a call")]
 # Written into by whichever process looks for torch.
 SPY = """
 import os, sys

@@ -85,7 +85,7 @@ def killed(folder, words, after):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("check", 2), *(pytest.param(name, 34, marks=pytest.mark.nightly) for name in COMMANDS)],
+    [("check", 1), *(pytest.param(name, 34, marks=pytest.mark.nightly) for name in COMMANDS)],
 )
 def test_what_is_killed_reads_as_right_in_no_file_and_leaves_no_process(name, count, folder):
     assert run(COMMANDS["check"]).code == 0

@@ -72,7 +72,11 @@ def assert_same_elsewhere(folder, go, words, code, runner=run):
     [
         (f"check crashes.py:backward {SMALL}", 1),
         (f"check soft.py:raising {SMALL} --traceback", 3),
-        (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
+        pytest.param(
+            f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1",
+            1,
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code):

@@ -48,7 +48,7 @@ def visited(of, layout, options, file=None):
     return run
 
 
-@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
+@sampled("of, layout, options", RIGHT, push=(RIGHT[8],))
 def test_a_right_kernel_is_accused_of_nothing(of, layout, options):
     run = visited(of, layout, options)
     assert len(run.launches) == 4

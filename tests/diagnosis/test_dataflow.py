@@ -29,7 +29,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
-@sampled("of, layout, options", RIGHT, push=[RIGHT[0], RIGHT[4], RIGHT[5]])
+@sampled("of, layout, options", RIGHT, push=[RIGHT[4], RIGHT[5]])
 def test_in_a_right_kernel_every_result_is_what_it_is_called(of, layout, options):
     run = followed(of, layout, options)
     storages, flow = run.outcome.storages, run.flow
@@ -78,7 +78,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@sampled("title", WRONG, push=4)
+@sampled("title", WRONG, push=3)
 def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path, title):
     edit, options, wrong, kind, name = WRONG[title]
     changed, run = planted(tmp_path, edit, **options)

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.kernel_values import kernel_values, shown_with
 from gradprobe.model.documents import document_of
@@ -47,7 +45,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
-@sampled("of, target, options, layout", RIGHT, push=[RIGHT[at] for at in (0, 6)])
+@sampled("of, target, options, layout", RIGHT, push=[RIGHT[6]])
 def test_all_that_right_kernels_hold_is_right(of, target, options, layout):
     case = (lazy_case if of == "lazy" else softmax_case)(**options)
     own, seen = held_by(target, case, layout)
@@ -79,7 +77,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("title", WRONG)
+@sampled("title", WRONG, push=2)
 def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(tmp_path, title):
     edits, layout, name, kernel, head, inherits = WRONG[title]
     probed = planted(tmp_path, edits, layout)

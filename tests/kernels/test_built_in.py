@@ -71,8 +71,8 @@ EVERY = [
     *in_turns("flash", FLASH, DTYPES), *in_turns("flash", TRITON, DTYPES), *in_turns("lazy", LAZY, DTYPES),
     *in_turns("flash-cuda", FLASH, DTYPES[:2]), *in_turns("lazy-cuda", LAZY, DTYPES[:2]),
 ]  # fmt: skip
-# In CUDA C++, which is compiled for each dtype and size of a tile, every twentieth on every push, else every fifth.
-PUSH = [each for at, each in enumerate(EVERY) if at % (20 if "cuda" in each[0] else 5) == 0]
+# In CUDA C++, which is compiled for each dtype and size of a tile, every twentieth on every push, else every eighth.
+PUSH = [each for at, each in enumerate(EVERY) if at % (20 if "cuda" in each[0] else 8) == 0]
 
 
 @sampled("name, options, dtype", EVERY, push=PUSH)

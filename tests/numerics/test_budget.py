@@ -47,7 +47,7 @@ OPTIONS = (
 )
 
 
-@sampled("options, pattern, name", product(OPTIONS, PATTERNS, ARITHMETICS), push=16)
+@sampled("options, pattern, name", product(OPTIONS, PATTERNS, ARITHMETICS), push=8)
 def test_a_right_kernel_is_within_budget(name, pattern, options):
     family = "lazy" if "tau" in options else "softmax"
     heads = {} if "tau" in options else {"heads": 4, "kv_heads": 2}

@@ -8,7 +8,7 @@ from tests.sampling import sampled
 FILE = written.__file__
 
 
-@sampled("name", written.WRONG, push=["no_scale_of_gradients", "in_float16"])
+@sampled("name", written.WRONG, push=["no_scale_of_gradients"])
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
     made = audit(f"{FILE}:{name}", seeds=1)
     fault, line = written.WRONG[name]

@@ -107,7 +107,7 @@ def program(text):
     return ast.dump(ast.parse(text))
 
 
-@pytest.mark.parametrize("fault", UNDONE, ids=title)
+@sampled("fault", UNDONE, push=4, ids=title)
 def test_the_edit_that_undoes_a_fault_is_among_the_first(fault):
     """Of 16: at a second each on a core, what two cores try in a third of the time that a check takes for edits."""
     right = set(map(program, mended(fault)))

@@ -10,13 +10,17 @@ from tests.planted.scoring import Judged, Prober
 from tests.planted.uncovered import UNCOVERED
 
 # One planted fault of each class, an equivalent edit of every twelve and an uncovered fault on every push: of each
-# class in the target that is probed soonest, of fewer rows than the score's, which halves it.
-SOONEST = (
-    "dropout", "flash-cuda", "flash", "flash-backward", "flash-black-box", "lazy", "lazy-backward", "lazy-cuda",
-)  # fmt: skip
-_LAST_FIRST = sorted(reversed(SCORED), key=lambda trial: -SOONEST.index(trial.of))
-FIRST = {trial.fault_class: trial for trial in _LAST_FIRST}
-OFTEN = [trial.title for trial in (*FIRST.values(), *EQUIVALENTS[::12], UNCOVERED[9])]
+# class one that is probed soon, of fewer rows than the score's, which halves it.
+FIRST = [
+    "flash-cuda/do_read_with_q_head_stride", "flash-cuda/last_stride_of_v_taken_for_1_in_dq",
+    "flash/delta_of_the_key_head_in_dkdv", "flash/program_number_of_32_bits_in_dq", "flash/sink_ignored",
+    "flash/causal_range_one_tile_short_in_dq", "flash/keys_beyond_the_end_read_in_dq",
+    "flash/lse_of_dead_rows_not_guarded_in_dkdv", "flash-cuda/p_added_to_what_is_not_zeroed", "flash/scale_missing",
+    "flash/first_head_of_a_group_alone", "flash-cuda/dk_summed_by_several_threads", "flash/lse_kept_in_float16",
+    "lazy/dtau_summed_by_each_configuration_tried", "dropout/mask_missing_in_dv",
+    "flash/dq_and_dk_returned_in_each_others_place",
+]  # fmt: skip
+OFTEN = [*FIRST, *(trial.title for trial in (*EQUIVALENTS[::12], UNCOVERED[9]))]
 
 
 @pytest.mark.parametrize("name", OFTEN)
@@ -34,6 +38,7 @@ def test_the_whole_score_holds(record_property):
 
 
 def test_there_are_as_many_as_ever():
+    assert {TRIALS[name].fault_class for name in FIRST} == {one.fault_class for one in SCORED}
     assert (len(SCORED), len(EQUIVALENTS), len(UNCOVERED)) == (118, 23, 18)
 
 

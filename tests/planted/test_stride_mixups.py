@@ -21,7 +21,7 @@ def file(request):
 # Some on every push, and all of them at night: they take minutes.
 @pytest.mark.parametrize(
     ("first", "step"),
-    [(0, 120), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))],
+    [(0, 240), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))],
 )
 def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step):
     assert len(mixups(file)) == EXPRESSIBLE[file]

@@ -9,6 +9,7 @@ import pytest
 
 from gradprobe.processes import each, run_each
 from gradprobe.processes.resource_limits import gpus
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +130,7 @@ def test_a_process_that_takes_more_memory_than_its_share_is_stopped_and_replaced
     assert after.result[0] == 4
 
 
-@pytest.mark.parametrize("what", ["hang", "hang_in_c"])
+@sampled("what", ["hang_in_c", "hang"], push=1)
 def test_a_hang_is_stopped_after_the_timeout_and_says_where_it_was(what):
     start = time.monotonic()
     before, hung, after = ended(("twice", 1), (what,), ("twice", 2), timeout=1.0)
@@ -180,7 +181,9 @@ def test_a_worker_that_cannot_be_made_ends_all_after_one_start(how, told, tmp_pa
     assert Path(log).read_text() == "made\n"
 
 
-@pytest.mark.parametrize(("how", "starts", "lost"), [("first", 3, 8), ("but the second", 10, 0)])
+@pytest.mark.parametrize(("how", "starts", "lost"), [
+    ("first", 3, 8), pytest.param("but the second", 10, 0, marks=pytest.mark.nightly)
+])
 def test_two_starts_in_a_row_that_fail_while_no_other_child_works_end_the_rest(
     tmp_path, how, starts, lost
 ):

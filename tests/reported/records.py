@@ -54,7 +54,7 @@ _ARITHMETIC = [
         for seed in range(3) for name in ("all_in_16_bits", "softmax_in_32_bits")
         for dtype in ("bfloat16", "float16")], 1),
     *_at_night([Record(f"conventions.py:{name}", says=_EXPORTED.format(words), unsaid='"fault":')
-        for name, words in _CONVENTIONS.items()], 3),
+        for name, words in _CONVENTIONS.items()], 1),
     Record("conventions.py:negative_delta_and_doubled_dv --strict", 1, cause="convention/delta", first="delta",
         says='exports -delta as delta, another convention; the gradients made of it are right | "factor/dV"'
         " | return delta, or leave out --strict"),
@@ -69,7 +69,8 @@ _DP_OR_DELTA = (
 )  # fmt: skip
 _CAUSES = [
     Record("keys_kernels.py:shifted --fix-budget 0", 1, SMALL.replace("20", "40"), "value/S", "0.25", "P",
-        "keys_kernel computes S wrongly at line | S is off by a number in all of a row", '"value/dV" | "value/dS"'),
+        "keys_kernel computes S wrongly at line | S is off by a number in all of a row", '"value/dV" | "value/dS"',
+        night=True),
     *_at_night([Record(f"torch_backwards.py:delta_of_keys {sees}", 1, cause="delta/formula", at="(p * dp).sum(dim=2",
         first="dP", says=_DP_OR_DELTA, unsaid="wrong by itself too")
         for sees in ("--causal", "--causal --window 5,0")], 1),
@@ -78,7 +79,7 @@ _CAUSES = [
     # No LSE is blamed that nothing reads, nor a line of Python that does not give all that is wrong.
     Record("torch_backwards.py:every_third_key --runs contiguous", 1, first="P",
         says="P is off by 0.2 % from key to key: each key has one factor in all rows",
-        unsaid='LSE is | "where": [{'),
+        unsaid='LSE is | "where": [{', night=True),
     Record("torch_backwards.py:noisy_p --runs contiguous", 1, first="P", unsaid="P is off by", night=True),
     Record("torch_backwards.py:mask_forgotten --mask padding --fix-budget 0", 1, cause="mask/mask",
         at="ds, forgotten = p * (dp - delta), torch.exp(s - lse) * (dp - delta)", unsaid="by a fault of gradprobe"),
@@ -88,8 +89,8 @@ _CAUSES = [
 _CUDA = [
     Record("cuda_parts.py:equal_values"),
     Record("cuda_parts.py:key_of_the_thread --runs contiguous", 1, cause="operand/dQ-row", at="[KEY]",
-        says="what is stored for row 0 reads k at keys 0, 8, 16"),
-    Record("cuda_parts.py:factor --runs contiguous", 1, unsaid='"pairs/ | "load/'),
+        says="what is stored for row 0 reads k at keys 0, 8, 16", night=True),
+    Record("cuda_parts.py:factor --runs contiguous", 1, unsaid='"pairs/ | "load/', night=True),
     Record("cuda_parts.py:lanes_missing --runs contiguous", 1, cause="shuffle", at="__shfl_down_sync(mask",
         says="lanes 8-23 read lanes outside the mask 0x00ffffff", unsaid="no result shows it"),
     Record("cuda_parts.py:lanes_right --runs contiguous", says="lanes 8-15 read | no result shows it"),
@@ -111,8 +112,9 @@ _ASKED = {
 }  # fmt: skip
 _HOUR = [
     *_at_night([Record(f"forms_of_options.py:{words} --layout contiguous", says=said)
-        for words, said in _FORMS.items()], 5),
-    Record("forms_of_options.py:window_is_one_key_short --window 6,0 --layout contiguous", 1, says="mask/window-left"),
+        for words, said in _FORMS.items()], 2),
+    Record("forms_of_options.py:window_is_one_key_short --window 6,0 --layout contiguous", 1, says="mask/window-left",
+        night=True),
     Record("forms_of_options.py:window_annotated --window 6,2", 2, says="the window as one number, got 6,2"),
     Record("forms_of_options.py:lists", 3, says="returned dQ as list"),
     Record("forms_of_options.py:mask_of_either_kind", 2, says="add --bias or --mask KIND"),
@@ -142,9 +144,9 @@ _LISTED = [
 _SILENCE = [
     *_at_night([Record(f"unused.py:{name} --fix-budget 0 --no-recover", 1, "",
         says=f'"beyond": "{words}: -- | right as it was asked for, wrong with {words}')
-        for name, words in _WRONG_BESIDE.items()], 2),
+        for name, words in _WRONG_BESIDE.items()], 1),
     *_at_night([Record(f"unused.py:{words}", case="", says=f'"beyond": "" | "not_checked": {json.dumps(listed)}'
-        f' | "undeclared": {json.dumps(undeclared)}') for words, listed, undeclared in _LISTED], 5),
+        f' | "undeclared": {json.dumps(undeclared)}') for words, listed, undeclared in _LISTED], 3),
     Record("unused.py:of_two_batches --batch 2 --heads 4", case="",
         says='"not_checked": ["a third batch (--batch)", "a tenth head (--heads)"'),
 ]  # fmt: skip

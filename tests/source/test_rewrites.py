@@ -7,6 +7,7 @@ import pytest
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import candidates_of
+from tests.sampling import sampled
 from tests.source.repaired import TEXT
 
 # What 20 s try on two cores of kernels that run in half a second.
@@ -79,7 +80,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("start", "right", "wrong"), FAULTS)
+@sampled("start, right, wrong", FAULTS, push=15)
 def test_the_edit_that_undoes_a_fault_is_among_the_first(start, right, wrong):
     text, line = faulty(start, right, wrong)
     assert place_of(text, line) is not None
