@@ -11,6 +11,7 @@ from gradprobe.model.documents import document_of, load, text_of
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
 from tests.render.written import faulty
+from tests.sampling import sampled
 
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
 OTHERS = [flag for flag in FORMS if flag not in FILES]
@@ -67,18 +68,10 @@ def assert_same_elsewhere(folder, go, words, code, runner=run):
     return made
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (f"check crashes.py:backward {SMALL}", 1),
-        (f"check soft.py:raising {SMALL} --traceback", 3),
-        pytest.param(
-            f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1",
-            1,
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
+@sampled("words, code", [
+    (f"check crashes.py:backward {SMALL}", 1), (f"check soft.py:raising {SMALL} --traceback", 3),
+    (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
+], push=2)  # fmt: skip
 def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code):
     (folder / "crashes.py").write_text(CRASHES)
     runner = run_process if "crashes" in words else run

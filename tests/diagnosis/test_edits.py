@@ -20,6 +20,7 @@ from gradprobe.targets.find import find_target
 from gradprobe.targets.naming import holding
 from tests.cases import softmax_case
 from tests.probe import probe
+from tests.sampling import sampled
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace(
@@ -115,14 +116,7 @@ def test_a_length_in_which_the_target_is_wrong_anyhow_is_a_doubt_of_an_edit_alon
     assert "h * stride_doh" in edit.diff
 
 
-@pytest.mark.parametrize(
-    ("bound", "matches"),
-    [
-        ("20", False),
-        ("n_ctx", True),
-        pytest.param("n_ctx + 1", False, marks=pytest.mark.nightly),
-    ],
-)
+@sampled("bound, matches", [("20", False), ("n_ctx", True), ("n_ctx + 1", False)], push=2)
 def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(
     tmp_path, bound, matches
 ):

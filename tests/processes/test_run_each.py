@@ -165,13 +165,10 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
 UNMADE = "tests.processes.workers:Unmade"
 
 
-# fmt: off
 @pytest.mark.parametrize(("how", "told"), [
-    ("crashes", "killed by SIGSEGV (segmentation fault) while it started"),
-    ("hangs", "no answer within 2 s"),
+    ("crashes", "killed by SIGSEGV (segmentation fault) while it started"), ("hangs", "no answer within 2 s"),
     ("raises", "RuntimeError: no worker today"),
-])
-# fmt: on
+])  # fmt: skip
 def test_a_worker_that_cannot_be_made_ends_all_after_one_start(how, told, tmp_path, monkeypatch):
     monkeypatch.setattr(each, "START_LIMIT", 2.0)
     log = str(tmp_path / "log")
@@ -181,9 +178,7 @@ def test_a_worker_that_cannot_be_made_ends_all_after_one_start(how, told, tmp_pa
     assert Path(log).read_text() == "made\n"
 
 
-@pytest.mark.parametrize(("how", "starts", "lost"), [
-    ("first", 3, 8), pytest.param("but the second", 10, 0, marks=pytest.mark.nightly)
-])
+@sampled("how, starts, lost", [("first", 3, 8), ("but the second", 10, 0)], push=1)
 def test_two_starts_in_a_row_that_fail_while_no_other_child_works_end_the_rest(
     tmp_path, how, starts, lost
 ):
