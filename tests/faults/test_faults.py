@@ -6,12 +6,7 @@ import pytest
 
 from gradprobe.faults import fault_rows
 from tests.planted.lazy_alone import MORE
-from tests.planted.plain_faults import (
-    HOST,
-    NOISES,
-    PLAIN_FAULTS,
-    plain,
-)
+from tests.planted.plain_faults import HOST, NOISES, PLAIN_FAULTS, plain
 from tests.planted.planting import Edit, Planted
 from tests.planted.scoring import KINDS
 from tests.sampling import sampled
