@@ -122,7 +122,6 @@ def check_several(runner: Runner, forms: Forms) -> int:
     look, plan = replace(terminal(), details=forms.details), runner.plan
     titles = [check.title for check in plan.checks] + [case.title for case in plan.untaken]
     table, is_shown = CheckTable([*plan.titles, *titles], look), not forms.on_stdout
-    show(table.head() if is_shown else [])
     try:
         with Progress() as tick:
             for outcome in runner.outcomes(tick):

@@ -1,8 +1,8 @@
 """Pointers of Triton kernels that advance by a stride named after another tensor."""
 
 import ast
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import CauseLine
 from .kernel_file import by_parameter, python_file
-from .parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
+from .parameter_names import axis_of, is_stride, stride_of, tensor_of, word_of, words_of
 from .pointers import Advance, read_kernel
 from .syntax import SourceLine, names_in, owner_of, parameters
 from .triton_source import Function
@@ -181,24 +181,53 @@ def passed_of_others(
     return _along(axes, found)
 
 
-def pointers_passed_amiss(
+def passed_amiss(
     path: str, kernel: str, owners: ArgumentOwners, host: str = ""
 ) -> list[LintFinding]:
-    """Where a launch passes one tensor for a parameter that is called after another, which the host has as well."""
+    """Where a launch passes another tensor, or a stride along another axis, than its parameter is called after."""
     file, found = python_file(host or path), list[LintFinding]()
     names = _parameters_in(path, kernel)
     for call, caller in file.callers_of(kernel):
-        variables = dict[str, str]()
+        variables, given = dict[str, str](), list(by_parameter(call, names))
         for variable in sorted(names_in(caller)):
             variables.setdefault(tensor_of(variable), variable)
-        for name, argument in by_parameter(call, names):
+        instead = _exchanged_axes(given)
+        for name, argument in given:
             due, passed = tensor_of(name), _tensor_among(owners.get(name, ()))
-            is_amiss = due in variables and passed not in ("", due)
-            if due and is_amiss and isinstance(argument, ast.Name):
+            if isinstance(argument, ast.Name) and due and passed not in ("", due):
+                instead[argument] = variables.get(due, "")
+            if text := instead.get(argument, ""):
                 at = file.line_of(argument, kernel)
-                where = where_of(at, kernel, _PASSED, variables[due])
-                found.append(LintFinding(where, due, passed))
+                found.append(LintFinding(where_of(at, kernel, _PASSED, text), due, passed))
     return found
+
+
+def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str]:
+    """Strides of one tensor that are passed along other axes than most tensors', each with what stands in its place."""
+    by_axis, texts = (
+        defaultdict[str, Counter[str]](Counter),
+        dict[tuple[str, str], list[ast.expr]](),
+    )
+    for name, argument in given:
+        if (owner := owner_of(argument)) and (axis := _axis_word(name)):
+            by_axis[axis][ast.unparse(argument).removeprefix(owner.id)] += 1
+            texts.setdefault((owner.id, axis), []).append(argument)
+    found = dict[ast.expr, str]()
+    for (owner_name, axis), (argument, *more) in texts.items():
+        (usual, most), *others = by_axis[axis].most_common()
+        own, due = ast.unparse(argument), f"{owner_name}{usual}"
+        if not more and own != due and most > sum(count for _, count in others):
+            found[argument] = due
+            for _, other in given:
+                if ast.unparse(other) == due:
+                    found[other] = own
+    return found
+
+
+def _axis_word(stride: str) -> str:
+    """ "dh" of stride_q_dh, "h" of stride_qh; "" if unsaid."""
+    *_, last = parts = stride.lower().split("_")
+    return last if parts[2:] else axis_of(stride)
 
 
 def _parameters_in(path: str, kernel: str) -> list[str]:

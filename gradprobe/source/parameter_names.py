@@ -67,6 +67,11 @@ def stride_by_name(name: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", "")
 
 
+def axis_of(stride: str) -> str:
+    """ "h" of q_head_stride; "" if unsaid."""
+    return _AXES.get(stride_by_name(stride)[1], "")
+
+
 def _bare(stride: str) -> str:
     return _STRIDE.sub("", stride).replace("_", "").lower()
 

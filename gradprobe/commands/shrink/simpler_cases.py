@@ -1,4 +1,4 @@
-"""A case by the words of its command line, and the words that make it simpler in one respect after another."""
+"""A case by the words of its command line, and the words that make it simpler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..suite.case_factors import PACKING
 from ..suite.plan import TargetSignature
 
 Words = Mapping[str, Any]
-"""Options as the command line holds them. What is None is not given."""
+"""What is None is not given."""
 # Words that are no part of a case, and stand in every try as they were asked for.
 _AS_ASKED = ("device", "recover")
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
@@ -46,7 +46,7 @@ class WordedCase:
         return _in_line(self.words)
 
     def beside(self, other: WordedCase) -> tuple[str, str]:
-        """What another case has otherwise, and how: ("heads=2", "with heads=1"), ("causal", "without it")."""
+        """("heads=2", "with heads=1"), ("causal", "without it")."""
         here, there = self.words, other.words
         names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
         own = _in_line({name: here.get(name) for name in names})
@@ -71,7 +71,7 @@ class Facts:
     tensors: Sequence[str] = ()
 
     def worded(self, words: Words) -> WordedCase:
-        """The case that words mean. Raises UsageFailure where no case has them."""
+        """Raises UsageFailure where no case has these words."""
         names = [option.name for option in OPTIONS if words.get(option.name) is not None]
         words = {name: words[name] for name in names}
         given, takes = {**parse(words), "device": self.takes.device}, self.takes.names
@@ -110,7 +110,7 @@ def _sizes(case: Case, tau: str | None = None) -> Words:
 
 
 def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
-    """Sizes below one, ascending: the first few, powers of two, around the multiples of blocks, its half, one less."""
+    """Sizes below one, ascending: small ones, powers of two, around multiples of blocks, its half, one less."""
     marks = {1, 2, 3, 4, size // 2, size - size // 4, size - 1}
     marks |= {2**power for power in range(3, size.bit_length())}
     for block in blocks:
@@ -120,7 +120,7 @@ def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
 
 
 def _smaller_pairs(first: int, second: int, blocks: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Both alike, and where they are not, one of them smaller: the longer counts, then whether they are alike."""
+    """The longer counts, then whether they are alike."""
     pairs = [(size, size) for size in ladder(max(first, second) + (first != second), blocks)]
     if first != second:
         pairs += [(size, second) for size in ladder(first, blocks)]
@@ -150,7 +150,7 @@ def _fewer_sequences(case: Case) -> Iterator[Case]:
 
 
 def _fewer_heads(case: Case) -> Iterator[Case]:
-    """With groups as they are where they divide the heads, and with groups of one; at last as many without groups."""
+    """Groups as they are where they divide the heads, and of one; at last none."""
     group = case.heads // case.kv_heads
     for count in ladder(case.heads):
         for size in (1, group) if count % group == 0 else (1,):
@@ -173,7 +173,6 @@ def _smaller_dims(case: Case) -> Iterator[Case]:
 
 
 def _fewer_options(of: WordedCase) -> Iterator[Words]:
-    """Without one after another; then those that may have a smaller value."""
     case, words = of.case, of.words
     for name, others in _OPTIONS.items():
         if words.get(name) and not (name == "bias" and case.family == "lazy"):
@@ -192,7 +191,6 @@ def _fewer_options(of: WordedCase) -> Iterator[Words]:
 
 
 def _simpler_layouts(case: Case, tensors: Sequence[str]) -> Iterator[Words]:
-    """One run; of one with fewer tensors: none, each one alone, each half, and all but one."""
     if len(case.runs) > 1:
         yield from map(_laid, case.runs)
         return
@@ -210,7 +208,7 @@ _SIZES = {
 }  # fmt: skip
 _CHOICES = {"pattern": PATTERNS, "dtype": DTYPES}
 AXES = (*_SIZES, "options", "layouts", *_CHOICES)
-"""In what a case may be simpler, in the order in which the search goes."""
+"""In the order in which the search goes."""
 
 
 def simpler(of: WordedCase, axis: str, facts: Facts) -> Iterator[WordedCase]:

@@ -1,4 +1,4 @@
-"""Cases: the properties that they are made of, each with the levels that a target takes, and the options of one."""
+"""The properties of cases, each with the levels that a target takes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from .plan import TargetSignature
 @dataclass(frozen=True)
 class Level:
     name: str
-    """As titles have it; no two levels have one name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Words of the command line, as `CheckRequest` holds them; `layout` stands beside that of other levels."""
+    """Words of the command line; `layout` stands beside that of other levels."""
     needs: tuple[str, ...] = ()
     family: str = ""
-    """The family that alone has it; "" where both do."""
+    """That has it alone; "" of both."""
     beyond: str = ""
-    """What it asks for that no parameter tells, but for those of `_OF_LENGTHS` that lengths may differ."""
+    """What it asks for that no parameter tells, but for those of `_OF_LENGTHS`."""
 
 
 Row = tuple[str, ...]
-"""The names of a level of each property."""
+"""A level of each property."""
 _SOFTMAX, _LAZY = "softmax", "lazy"
 _FEWER, _UNEVEN = "fewer key heads than heads", "a head dim that is no power of two"
-_OWN_DIM = "a head dim of v that is not that of q and k"
-_DIFFER = "lengths of queries and keys that differ"
+_OWN_DIM, _DIFFER = "a head dim of v of its own", "lengths of queries and keys that differ"
 _OF_LENGTHS = frozenset({"align", "cu_seqlens_k", "max_seqlen_k"})
 
 
@@ -133,7 +131,6 @@ HOW = (
 @dataclass(frozen=True)
 class Factors:
     each: tuple[tuple[Level, ...], ...]
-    """Of each property of which it takes two levels or more, the simplest first."""
     special: tuple[Level, ...]
     takes: TargetSignature
     on_gpu: bool
@@ -142,7 +139,7 @@ class Factors:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The words of the case without any option that the target can do without."""
+        """Words of the case without any option that the target can do without."""
         required, words = self.takes.required, {**self.always, "layout": ["all=contiguous"]}
         if PACKING & required:
             return words | _packed(72, 72)
@@ -165,7 +162,7 @@ class Factors:
         return set(map(frozenset, pairs))
 
     def around(self, case: Case) -> Factors:
-        """The same for a target that was found to take a case, whose levels are the simplest."""
+        """For a target that takes a case, whose levels are the simplest."""
         plain, found, each = Case(case.family), dict[str, Any](), []
         for name in HOW:
             if (value := getattr(case, name)) != getattr(plain, name):
@@ -190,7 +187,7 @@ class Factors:
         return " ".join(dict.fromkeys(words)) or "simplest"
 
     def beyond(self, row: Row) -> str:
-        """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+        """What a case asks for that no parameter of the target tells, or ""."""
         known = {_DIFFER, ""} if self.takes.names & _OF_LENGTHS else {""}
         beyond = [level.beyond for level in self._levels(row) if level.beyond not in known]
         return " and ".join(beyond)
@@ -208,7 +205,6 @@ class Factors:
         return options
 
     def options_of(self, level: Level) -> dict[str, Any]:
-        """The words for one of `special`: the simplest case but for its own."""
         options = self.options(self.simplest)
         if {"seqlens", "cu_seqlens"} & level.options.keys():
             for name in ("batch", *_OF_SEQUENCES):
@@ -258,7 +254,7 @@ def _fewest(layout: list[str]) -> list[str]:
 def factors_of(
     takes: TargetSignature, given: Collection[str] = (), *, on_gpu: bool = False
 ) -> Factors:
-    """The properties of the cases for a target; `given` are the options that are the same in all of them."""
+    """`given` are the options that are the same in all of the cases."""
     always, lacks = dict[str, Any](), list[tuple[str, str]]()
     for parameter in sorted(takes.required):
         always |= _ALWAYS.get(parameter, {})
@@ -266,12 +262,8 @@ def factors_of(
     def taken(levels: Iterable[Level]) -> tuple[Level, ...]:
         found = []
         for level in levels:
-            is_decided = not level.options.keys().isdisjoint(given)
-            if (
-                is_decided
-                or _is_always(level, takes, always)
-                or level.family not in ("", takes.family)
-            ):
+            is_other = level.family not in ("", takes.family)
+            if is_other or level.options.keys() & given or _is_always(level, takes, always):
                 continue
             if why_not := _why_not_taken(level, takes):
                 lacks.append((level.name, why_not))
@@ -293,7 +285,6 @@ def _why_not_taken(level: Level, takes: TargetSignature) -> str:
 
 
 def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) -> bool:
-    """Whether every case of the target has it."""
     packs, pads = bool(PACKING & takes.required), "seqlens" in takes.required
     if level.name in (_PACKED, _PADDED):
         return packs or (pads and level.name == _PADDED)

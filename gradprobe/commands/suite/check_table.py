@@ -1,4 +1,4 @@
-"""Several checks on the console: a line each as it comes, the simplest failing one in full, and what they come to."""
+"""Several checks on the console."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _LIST, _NAMED = 5, 3
 
 
 class CheckTable:
-    """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
+    """On a terminal no line is longer than it is wide; in a pipe nothing is cut."""
 
     def __init__(self, titles: Sequence[str], look: Terminal) -> None:
         self._look, self._title = look, max(map(len, titles), default=4)
@@ -49,21 +49,12 @@ class CheckTable:
             self._title = max(4, min(self._title, look.columns // 2 - 10))
         self._lists_all = len(titles) <= (LISTED if look.details else FEW)
         self._room = math.inf if look.details else FEW
-        self._is_headed = False
-
-    def head(self) -> list[Text]:
-        return self._head_once() if self._lists_all or self._look.details else []
-
-    def _head_once(self) -> list[Text]:
-        if self._is_headed:
-            return []
-        self._is_headed = True
         words = f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}"
         line = Text(f"{words}  first mismatch, or why not", "dim")
-        return [self._cut(line, self._look.columns)]
+        self._head = [self._cut(line, look.columns)]
 
     def line_of(self, report: Report) -> list[Text]:
-        """One check; nothing where it matches and matches are only counted, nor where the screen has no room for it."""
+        """Under a head where it is the first; nothing of matches that are only counted, nor where there is no room."""
         if self._room == 0 or not (self._lists_all or report.verdict != MATCH):
             return []
         self._room -= 1
@@ -72,7 +63,8 @@ class CheckTable:
         seconds = f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}"
         line = Text.assemble("  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]))
         line.append(f"  {title:<{self._title}}  {seconds}  {words_of(report)}".rstrip())
-        return [*self._head_once(), self._cut(line, self._look.columns)]
+        lines, self._head = [*self._head, self._cut(line, self._look.columns)], []
+        return lines
 
     def _cut(self, line: Text, most: int) -> Text:
         end = "…" if self._look.utf8 else "..."
@@ -103,13 +95,13 @@ def words_of(report: Report) -> str:
 
 
 def simplest(checks: Sequence[Made]) -> Made | None:
-    """The first that mismatches, else the first error; None where all match."""
+    """The first that mismatches, else the first error."""
     failing = [made for made in checks if made.verdict != MATCH]
     return min(failing, key=lambda made: made.verdict != MISMATCH, default=None)
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
-    """What stands below the table of several checks: the simplest failing one, and what they come to."""
+    """What stands below the table: the simplest failing one, and what all come to."""
     failing, columns, groups = simplest(several.counted), look.columns, several.groups
     refused, shown = several.not_taken or (), [failing] if failing else []
     notes, more = list[Text](), list[Text]()
@@ -201,7 +193,6 @@ def _covered(coverage: Coverage | None, columns: int) -> list[Text]:
 
 
 def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
-    """The failures of one cause: how many, why, what sets them apart, and a smallest case."""
     count = plural(len(group.titles), "case" if group.is_mismatch else "error")
     words = f"{group.summary} ({group.cause})" if group.summary else group.cause
     yield from headed(count.upper(), _STYLES[group.verdict], words, columns)
@@ -221,10 +212,8 @@ def _listed(titles: Sequence[str], between: str = ", ") -> str:
 
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
-    """Several checks that were made before, as they are shown when they are made."""
     titles = map(attrgetter("title"), (*several.reports, *(several.not_taken or ())))
     table = CheckTable(list(titles), look)
-    yield from table.head()
     for report in sorted(several.reports, key=attrgetter("number")):
         yield from table.line_of(report)
     seconds = sum(report.seconds.get("total", 0.0) for report in several.reports)

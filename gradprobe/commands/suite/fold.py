@@ -1,4 +1,4 @@
-"""Failures of several checks, folded by their cause: each once, with what sets its cases apart, and a smallest case."""
+"""Failures of several checks, folded by their cause."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...model.allowance import LAST_RESORT
 from ...model.assignment import parse_run
-from ...model.case import Case
+from ...model.case import Case, flag_of
 from ...model.documents import FailureGroup
 from ...model.failures import UsageFailure
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH
@@ -25,7 +25,7 @@ SHRINKER = "gradprobe.commands.shrink.shrinking:Shrinker"
 Trait = tuple[str, str]
 """(axis, words that follow "all 14 failures have"). The last word of an axis is its subject."""
 Instance = tuple[int, tuple[Trait, ...]]
-"""A case in one of its layouts: the number of its check, and what is said of it."""
+"""The number of a check, and what is said of one of its layouts."""
 # The sizes of usual tiles.
 _TILES = (16, 32, 64, 128)
 # What one sentence joins at most, since no fault is known that needs four things at once; sentences of one kind.
@@ -43,12 +43,7 @@ _OPTIONS = (
 def folded_by_cause(
     reports: Sequence[Report], closer: Report | None = None
 ) -> tuple[FailureGroup, ...]:
-    """One group for each cause: the mismatches first, each kind in the order of the checks.
-
-    Two failures have one cause where the same fault is named at the same line; where none is named, where the same
-    intermediate is wrong first; and of errors, where the same happened at the same place. A cause that a `closer` look
-    at one names is that of all that were like it before.
-    """
+    """The mismatches first. A cause that a `closer` look at one names is that of all that were like it before."""
     counted = sorted(filterfalse(attrgetter("is_warning"), reports), key=attrgetter("number"))
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in counted:
@@ -85,7 +80,7 @@ def _key(report: Report) -> tuple[str, ...]:
 
 
 def _cause(report: Report) -> str:
-    """The fault with its line; else what is first wrong, or what the target's code raised, with its line."""
+    """The fault with its line; else what is first wrong, or what the target's code raised."""
     error = report.error
     if report.causes:
         named = report.causes[0]
@@ -111,7 +106,6 @@ def with_smallest(
     tries: int,
     workers: int,
 ) -> tuple[FailureGroup, ...]:
-    """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all."""
     found, wanted = list(groups), list[int]()
     for at, group in enumerate(groups):
         if group.is_mismatch and group.numbers[0] in requests:
@@ -125,7 +119,6 @@ def with_smallest(
 
 
 def _common_traits(group: Sequence[Report], reports: Sequence[Report]) -> tuple[str, ...]:
-    """What sets a group apart from what matches of its target; nothing where a case of it is not known."""
     cases = [report.case for report in reports if report.case]
     square = all(case.seqlen_q == case.seqlen_k for case in cases)
     failing, matching = list[Instance](), list[Instance]()
@@ -175,7 +168,7 @@ def _of_sizes(case: Case, square: bool) -> Iterator[Trait]:
 
 def _of_options(case: Case) -> Iterator[Trait]:
     for name in _OPTIONS:
-        value, flag = getattr(case, name), f"--{name.removesuffix('_q').replace('_', '-')}"
+        value, flag = getattr(case, name), flag_of(name.removesuffix("_q"))
         words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         if value and not isinstance(value, bool):
             yield flag, f"{flag} {words}"
@@ -196,11 +189,7 @@ def _of_layout(layout: str) -> Iterator[Trait]:
 
 
 def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:
-    """What all that fail have, and none of what matches, in sentences.
-
-    What is joined of several traits is told where cases that fail at random would have it so in fewer than one of
-    twenty such tables.
-    """
+    """What all that fail have, and no match; joined where chance gives that in fewer than one of twenty tables."""
     if not failing or not matching:
         return ()
     count = _count(failing)
@@ -230,7 +219,7 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
 def _sharpest(
     failing: Sequence[Instance], matching: Sequence[Instance]
 ) -> dict[Trait, tuple[int, ...]]:
-    """Of each axis the trait of all failures that the fewest matches have, with these; none that all have."""
+    """Of each axis the trait of all failures that the fewest matches have, with these."""
     common, found = dict[Trait, tuple[int, ...]](), dict[str, Trait]()
     first, *others = (traits for _, traits in failing)
     for trait in first:

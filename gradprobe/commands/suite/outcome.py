@@ -1,4 +1,4 @@
-"""CheckOutcome: what a check gave, or what is known of one that did not end; exit codes."""
+"""What a check gave, or is known of one that did not end; exit codes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from ...render.terminal import interrupted
 from .plan import PlannedCheck
 
 INTERRUPTED = "Interrupted"
-"""The kind of error of a check that Ctrl-C ended."""
 
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """A check that was made, also one that failed, crashed or took too long."""
-
     request: CheckRequest
     report: Report
 
@@ -45,20 +42,19 @@ class CheckOutcome:
 
     @property
     def error_kind(self) -> str:
-        """Of what ended it; "" where nothing did."""
         return self.report.error.kind if self.report.error else ""
 
     @property
     def is_refused(self) -> bool:
-        """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
+        """The target raised on purpose, or there is no room for its tensors."""
         return self.verdict == FAILED and self.error_kind in ("Refusal", "NoRoom")
 
     def with_report(self, **parts: Any) -> CheckOutcome:
-        """The same, with other parts of its report: `number` is its place in the plan."""
+        """`number` is its place in the plan."""
         return replace(self, report=structs.replace(self.report, **parts))
 
     def as_warning(self, kind: str, words: str, layouts: tuple[str, ...] = ()) -> CheckOutcome:
-        """The same, which does not count."""
+        """It does not count."""
         warned = (WarningNote(kind, self.title, words, layouts),)
         return self.with_report(severity=WARNING, warnings=warned)
 
@@ -69,12 +65,12 @@ def failure_of(error: Error) -> Failure:
 
 
 def code_of(codes: Sequence[int]) -> int:
-    """The exit code of several: a mismatch anywhere is one; else an error is one, and 2 where only words are wrong."""
+    """A mismatch anywhere is 1; else an error is 3, and 2 where only words are wrong."""
     return 1 if 1 in codes else 3 if 3 in codes else max(codes, default=0)
 
 
 def code_of_report(report: Report) -> int:
-    """The exit code of a check alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+    """0 match, 1 mismatch, 2 a wrong word, 3 an error."""
     if report.is_warning:
         return 0
     if report.verdict == MISMATCH:
@@ -88,7 +84,7 @@ def code_of_report(report: Report) -> int:
 
 
 def code_of_reports(several: Reports) -> int:
-    """That of the command that made them; nothing compared is no match."""
+    """Nothing compared is no match."""
     codes = list(map(code_of_report, several.reports))
     return code_of(codes) if several.counted else Failure.exit_code
 
@@ -98,16 +94,12 @@ class Stage:
     words: str
     fraction: float
     layout: str
-    """The layout that it is done for; "" where there is none yet."""
 
 
 @dataclass
 class CheckMessages:
-    """All that was said of one check, the latest of each."""
-
     stage: Stage | None = None
     so_far: Report | None = None
-    """Of the layouts that were measured."""
 
     def take(self, value: Stage | Report) -> None:
         if isinstance(value, Stage):
@@ -117,13 +109,13 @@ class CheckMessages:
 
     @property
     def layout(self) -> str:
-        """What was run at last, as no run that is measured is called; "" before the first."""
+        """Of the last run, as no measured one is called; "" before the first."""
         layout = self.stage.layout if self.stage else ""
         measured = [run.layout for run in self.so_far.runs] if self.so_far else []
         return f"{layout}, once more" if layout in measured else layout
 
     def sentence(self, planned: PlannedCheck, what: str) -> str:
-        """What ended, how and where: "target 'f' crashed (distinct)"."""
+        """ "target 'f' crashed (distinct)"."""
         subject = f"target {planned.request.target!r}"
         if self.stage is not None and self.stage.words.startswith("reference "):
             subject = f"reference {planned.request.reference!r}"
@@ -141,7 +133,7 @@ _WAYS_OUT = {
 def of_error(
     planned: PlannedCheck, error: BaseException, heard: CheckMessages, seconds: float, stack: str
 ) -> CheckOutcome:
-    """A check that an exception ended, also one that asks for the end of its process."""
+    """Also of one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
         words = heard.sentence(planned, f"raised {type(error).__name__}")
@@ -155,7 +147,7 @@ def of_crash(
     heard: CheckMessages,
     memory: Sequence[MemoryFinding] = (),
 ) -> CheckOutcome:
-    """A check whose process died or was stopped; `memory` is what its kernels do there in a small case interpreted."""
+    """`memory` is what its kernels do there in a small case interpreted."""
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
@@ -174,7 +166,6 @@ def of_crash(
 
 
 def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
-    """A check that Ctrl-C ended, with the layouts that were measured."""
     done = len(heard.so_far.runs) if heard.so_far else 0
     failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
     error = structs.replace(error_of(failure), kind=INTERRUPTED)
@@ -184,7 +175,7 @@ def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
 def _ended(
     planned: PlannedCheck, error: Error, heard: CheckMessages, seconds: float
 ) -> CheckOutcome:
-    """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
+    """What was measured counts, unless the error says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request
     ended: dict[str, Any] = {"title": planned.title, "error": error}
     if (other := planned.against) is not None:

@@ -23,7 +23,7 @@ from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
 from ...source.kernel_file import KernelFile
-from ...source.lint import pointers_passed_amiss
+from ...source.lint import passed_amiss
 from ...source.parameter_names import tensor_of
 from ...source.rewrites.candidate import Fault
 from ...source.syntax import Edit, Edits, inside
@@ -40,6 +40,8 @@ _AXES = {"batch": "b", "head": "h", "dim": "d"}
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
+# And those of launches, each of which takes as long as many others.
+_LAUNCHED = 1.0
 _FAULT = "an edit could not be tried, by a fault of gradprobe: {}"
 
 
@@ -126,25 +128,25 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The best diagnosis first; then kernels named like what is wrong."""
-    read, found = cache(_editable), list[FileFaults]()
-    for diagnosis in diagnoses:
-        for name in dict.fromkeys(where.file for where in diagnosis.where):
-            if (file := read(name)) is not None:
-                found.append(_of_diagnosis(diagnosis, file, len(found) * _NEXT))
-    unnamed = _UNNAMED if found else 0.0
+    """What launches pass amiss, then the best diagnosis, then kernels named like what is wrong."""
+    read, found, amiss = cache(_read), list[FileFaults](), list[FileFaults]()
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
     for kernel in kernels:
-        found += _passed_amiss(experiment, kernel, read)
+        amiss += _passed_amiss(experiment, kernel, read)
+    for diagnosis in diagnoses:
+        for name in dict.fromkeys(where.file for where in diagnosis.where):
+            if (file := read(name)) is not None and file.kernels:
+                found.append(_of_diagnosis(diagnosis, file, len(found) * _NEXT))
+    unnamed = _UNNAMED if found else 0.0
     if (host := read(experiment.target.source.file)) is not None:
         for diagnosis in diagnoses:
-            found += _returned_in_turn(diagnosis, host)
+            amiss += _returned_in_turn(diagnosis, host)
     named = [each for each in kernels if any(map(partial(is_named_after, each.name), wrong))]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
             late = len(found) * _NEXT + unnamed
             found.append(FileFaults(file, (Fault(kernel.line),), late=late))
-    return found
+    return [*amiss, *found, *_launched(experiment, kernels, read)]
 
 
 def _passed_amiss(
@@ -156,10 +158,26 @@ def _passed_amiss(
     for host in {kernel.file: None, experiment.target.source.file: None}:
         file = read(host)
         if file is not None and is_readable:
-            amiss = pointers_passed_amiss(kernel.file, kernel.name, owners, host)
+            amiss = passed_amiss(kernel.file, kernel.name, owners, host)
             printed = _printed(file, [finding.where for finding in amiss])
             if printed:
                 yield FileFaults(file, (), printed=printed)
+
+
+def _launched(
+    experiment: Experiment,
+    kernels: Sequence[LoadedSource],
+    read: Callable[[str], KernelFile | None],
+) -> Iterator[FileFaults]:
+    """What launches of all kernels are given."""
+    lines = dict[KernelFile, set[int]]()
+    for kernel in kernels:
+        for name in (kernel.file, experiment.target.source.file):
+            if (file := read(name)) is not None:
+                calls = lines.setdefault(file, set())
+                calls.update(call.lineno for call, _ in file.callers_of(kernel.name))
+    for file, several in lines.items():
+        yield FileFaults(file, list(map(Fault, sorted(several))), late=_LAUNCHED)
 
 
 def _returned_in_turn(diagnosis: Diagnosis, host: KernelFile) -> Iterator[FileFaults]:
@@ -211,9 +229,8 @@ def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
     return words if kind in _OF_TENSORS else ()
 
 
-def _editable(name: str) -> KernelFile | None:
+def _read(name: str) -> KernelFile | None:
     with suppress(OSError, SyntaxError, ValueError):  # it is gone, or no Python
         if name.endswith(".py") and is_users(name):
-            file = KernelFile(name, Path(name).read_bytes().decode("utf-8-sig"))
-            return file if file.kernels else None
+            return KernelFile(name, Path(name).read_bytes().decode("utf-8-sig"))
     return None

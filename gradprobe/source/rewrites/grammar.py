@@ -26,6 +26,7 @@ from ..syntax import (
     calls_in,
     inside,
     keywords,
+    last_name,
     names_in,
     parameters,
 )
@@ -154,6 +155,74 @@ def constant_changed(at: Spot) -> Undone:
             others += [(1.0, factor) for factor in scales(at.scope)] if value else []
         for rank, text in others:
             yield at.put(rank, node, "_new", text)
+
+
+# --- launches
+
+# What holds these is an index, or no list that could be exchanged.
+_OPEN = (ast.Slice, ast.Starred)
+
+
+def exchanged(at: Spot) -> Undone:
+    """Neighbours that are passed, launched along, or returned, in each other's place."""
+    for node in at.nodes if not at.is_on_device else ():
+        several = list[ast.expr]()
+        match node:
+            case ast.Call(ast.Subscript(), arguments, words):
+                passed = [*arguments, *(word.value for word in words)]
+                several = [each for each in passed if isinstance(each, ast.Name)]
+            case ast.Tuple(several) if not inside(node, *_OPEN):
+                pass
+        for first, second in pairwise(several):
+            texts = list(map(at.file.text_of, (first, second)))
+            if texts[0] != texts[1]:
+                edits = at.file.replaced(first, texts[1]), at.file.replaced(second, texts[0])
+                yield 0.6 + isinstance(node, ast.Call), edits
+
+
+def size_added(at: Spot) -> Undone:
+    """To the number of programs along an axis."""
+    sizes = _sizes(at.function) if not at.is_on_device else []
+    for node in inside(at.root, ast.Tuple) if sizes else ():
+        for number, size in enumerate(sizes):
+            for part in node.elts if not inside(node, *_OPEN) else ():
+                if size not in at.file.text_of(part):
+                    yield at.put(0.5 + 0.1 * number, part, "_it * _new", size)
+
+
+@lru_cache(maxsize=256)
+def _sizes(host: ast.FunctionDef) -> list[str]:
+    found = list[str]()
+    for made in inside(host, ast.Assign):
+        if "shape" in map(last_name, ast.walk(made.value)):
+            found += bound_in(made)
+    return found + [*dict.fromkeys(map(ast.unparse, _read_sizes(host)))]
+
+
+def _read_sizes(host: ast.FunctionDef) -> Iterator[ast.Subscript]:
+    for read in inside(host, ast.Subscript):
+        if last_name(read.value) == "shape":
+            yield read
+
+
+def scale_passed(at: Spot) -> Undone:
+    """Where a launch passes a number."""
+    several = inside(at.root, ast.Call) if not at.is_on_device else []
+    for call in several:
+        for value in (*call.args, *keywords(call).values()):
+            if isinstance(value, ast.Constant) and isinstance(value.value, float):
+                for scale in _scales_of(at.function):
+                    yield at.put(0.4, value, "_new", scale)
+
+
+@lru_cache(maxsize=256)
+def _scales_of(host: ast.FunctionDef) -> list[str]:
+    read = [
+        *parameters(host),
+        *bound_in(*host.body),
+        *map(ast.unparse, inside(host, ast.Attribute)),
+    ]
+    return [*dict.fromkeys(scales(read))]
 
 
 # --- masks

@@ -79,7 +79,6 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe():
     one = planned("t", "a very long title of a case " * 3)
     for height, end in ((24, "…"), (24, "..."), (None, "")):
         table = CheckTable([one.title], Terminal(40, height, utf8=end == "…"))
-        table.head()
-        (line,) = table.line_of(fake(one, "mismatch").report)
+        _, line = table.line_of(fake(one, "mismatch").report)
         assert (len(line) <= 40, end in line.plain) == (height is not None, True)
         assert line.plain.endswith(end or "100x, distinct")
