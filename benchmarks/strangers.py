@@ -1,12 +1,14 @@
 """How well faults in kernels that are not of this repository are found, placed, explained and mended.
 
     python benchmarks/strangers.py FOLDER [--faults 25] [--seed 0] [--workers 2] [--only NAME] [--json FILE]
+        [--hosts]
 
 FOLDER holds a folder for each kernel, with a file `words`: what follows `gradprobe check`, run in that folder. Where
 TARGET is an adapter, a file `kernels` names the file that holds the kernels. Faults are planted with mutate's
 operators, drawn under the seed, four times as many as asked for. Every one is judged by `judge.py`, which runs the
 kernel in the same layouts and holds O and the gradients against autograd of a dense float64 forward. Checked are the
-first that are wrong, as many as asked for, and half as many that change nothing.
+first that are wrong, as many as asked for, and half as many that change nothing. With --hosts they are planted in host
+code, with the operators of `host_operators.py`: in launches, grids and buffers, and in what comes back.
 
 A fault is wrong where a result errs by over 8 times what the kernel errs by as it is, and changes nothing where no
 result errs by over 1.5 times that. What lies between is rounding, and counts as neither; nor does what does not run
@@ -129,12 +131,15 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, help="also write every trial there, after each kernel"
     )
+    parser.add_argument("--hosts", action="store_true", help="faults of host code")
     given = parser.parse_args()
     found: list[Trial] = []
     out = given.json.resolve() if given.json else None
     for folder in sorted(path.parent.resolve() for path in given.folder.glob("*/words")):
         if folder.name.startswith(given.only):
-            here = trials_of(folder, given.faults, given.seed, given.workers)
+            here = trials_of(
+                folder, given.faults, given.seed, given.workers, is_host=given.hosts
+            )
             found += here
             print("\n".join([table(folder.name, here), *missed(here)]), flush=True)
             if out:
@@ -190,9 +195,13 @@ def missed(trials: Sequence[Trial]) -> Iterator[str]:
             yield f"    {one.function}:{one.lines[0]} {one.mutant}: FLAGGED, first {one.first}, {one.cause}"
 
 
-def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]:
+def trials_of(
+    folder: Path, faults: int, seed: int, workers: int, *, is_host: bool = False
+) -> list[Trial]:
     """The faults of one kernel, each checked and judged."""
-    from gradprobe.commands.mutants import mutants_of, read_file, sampled
+    from host_operators import OPERATORS as HOST_OPERATORS
+
+    from gradprobe.commands.mutants import OPERATORS, mutants_of, read_file, sampled
 
     words = shlex.split((folder / "words").read_text())
     named = folder / "kernels"
@@ -203,7 +212,9 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
         else read_file(folder / path, function)
     )
     name = str(file.path.relative_to(folder))
-    mutants = sampled(mutants_of(file), DRAWN * faults, seed)
+    mutants = sampled(
+        mutants_of(file, HOST_OPERATORS if is_host else OPERATORS), DRAWN * faults, seed
+    )
     random.Random(seed).shuffle(mutants)
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)

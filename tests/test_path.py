@@ -1,33 +1,9 @@
 """The path of a check in DESIGN.md: each file calls those that are set under it, in the order of the page."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-# Every process notes at once, when for the first time a function of one file calls one of another, and when.
-TRACER = """
-import os, sys, threading, time
+from tests.traced import ROOT, calls_of
 
-file, package, called = os.environ["TRACED"], os.environ["TRACED_PACKAGE"], set()
-
-
-def profile(frame, event, argument):
-    before = frame.f_back
-    if event != "call" or before is None or not frame.f_code.co_flags & 1:  # a module's or a class's code
-        return
-    pair = (before.f_code.co_filename, frame.f_code.co_filename)
-    if pair not in called and pair[0] != pair[1] and all(name.startswith(package) for name in pair):
-        called.add(pair)
-        with open(file, "a") as notes:
-            notes.write(" ".join([str(time.monotonic()), *(os.path.relpath(name, package) for name in pair)]) + "\\n")
-
-
-sys.setprofile(profile)
-threading.setprofile(profile)
-"""
 SMALL = [
     "--batch", "1", "--heads", "1", "--seqlen", "16", "--head-dim", "16", "--runs", "contiguous",
 ]  # fmt: skip
@@ -44,20 +20,11 @@ def steps_of(page: str) -> list[tuple[str, str]]:
 
 
 def test_each_file_of_the_path_calls_the_next(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(TRACER)
-    notes = tmp_path / "calls"
-    environment = {
-        **os.environ, "TRACED": str(notes), "TRACED_PACKAGE": str(ROOT / "gradprobe"),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
-    command = [sys.executable, "-m", "gradprobe", "check", "lazy", *SMALL]
-    subprocess.run(
-        command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300
-    )
-    first: dict[tuple[str, str], float] = {}
-    for line in notes.read_text().splitlines():
-        moment, *pair = line.split()
-        first[pair[0], pair[1]] = min(float(moment), first.get((pair[0], pair[1]), float("inf")))
+    package, first = f"{ROOT}/gradprobe/", dict[tuple[str, str], float]()
+    for call in calls_of(["check", "lazy", *SMALL], tmp_path):
+        pair = call.caller.removeprefix(package), call.file.removeprefix(package)
+        if call.function != "<module>":
+            first[pair] = min(float(call.moment), first.get(pair, float("inf")))
     start, *steps = steps_of((ROOT / "DESIGN.md").read_text())
     assert (start, len(steps)) == (("", "cli/check_command.py"), 11)
     assert [step for step in steps if step not in first] == []

@@ -12,7 +12,7 @@ import shlex
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -39,6 +39,7 @@ from ..source.rewrites.all_rows import OPERATORS
 from ..source.syntax import Edit, edited
 from .suite.plan import DESCRIBER, TargetSignature
 
+Operators = Mapping[str, Callable[[KernelFile], Iterable[Change]]]
 CLASSES = ("S1", "S3", "I64", "M1", "M2", "M3", "N1", "N2", "A", "ACC", "RACE", "PREC")
 """The classes of faults that are planted; docs/explain.md says what each is."""
 
@@ -69,10 +70,10 @@ class Mutant:
         return edited(text, self.edits)
 
 
-def mutants_of(file: KernelFile) -> list[Mutant]:
+def mutants_of(file: KernelFile, operators: Operators = OPERATORS) -> list[Mutant]:
     """Every mutant of a file that is Python and differs in one line, by operator and then from top to bottom."""
     found: list[Mutant] = []
-    for name, operator in OPERATORS.items():
+    for name, operator in operators.items():
         changes = list(operator(file))
         changes.sort(key=lambda change: [(edit.start, edit.text) for edit in change.edits])
         kept = filter(None, (_mutant(file, change) for change in changes))

@@ -1,11 +1,9 @@
-"""The one account of how a kernel computes more coarsely than its contract says, and of what shows that.
+"""How a kernel computes more coarsely than its contract says, and what shows that.
 
-A kernel is asked in three ways, the narrowest first, and what one of them explains no other is asked about: whether it
-rounds an operand of the scores (the reference is evaluated with the rounded operand, and the contract holds about it);
-whether it keeps sums in 16 bits (`sums`: they have the very bits of that); whether it rounds S, P, dP or dS besides
-(the errors are as large as that makes them, alike in all heads, and no element stands out: `evenness`). Bits come
-before errors: errors alone, as far as chance lets them spread, would take a dS in float16 that is wrong by 2 % for
-coarse sums.
+Three ways are tried, the narrowest first: it rounds an operand of the scores (the contract holds about a reference
+that rounds it too); it keeps sums in 16 bits (they have the very bits of that: `sums`); it rounds S, P, dP or dS
+besides (all heads err as that makes them: `evenness`). Bits come before errors: by errors alone a dS in float16 that is
+wrong by 2 % would pass for coarse sums.
 """
 
 from __future__ import annotations

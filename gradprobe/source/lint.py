@@ -184,18 +184,23 @@ def passed_of_others(
 def passed_amiss(
     path: str, kernel: str, owners: ArgumentOwners, host: str = ""
 ) -> list[LintFinding]:
-    """Where a launch passes another tensor, or a stride along another axis, than its parameter is called after."""
+    """Where a launch passes another tensor or axis than its parameter is called after."""
     file, found = python_file(host or path), list[LintFinding]()
     names = _parameters_in(path, kernel)
     for call, caller in file.callers_of(kernel):
-        variables, given = dict[str, str](), list(by_parameter(call, names))
+        variables, spelt = dict[str, str](), dict[str, str]()
         for variable in sorted(names_in(caller)):
             variables.setdefault(tensor_of(variable), variable)
+            spelt.setdefault(word_of(variable), variable)
+        given = list(by_parameter(call, names))
         instead = _exchanged_axes(given)
         for name, argument in given:
             due, passed = tensor_of(name), _tensor_among(owners.get(name, ()))
-            if isinstance(argument, ast.Name) and due and passed not in ("", due):
-                instead[argument] = variables.get(due, "")
+            if isinstance(argument, ast.Name):
+                is_own = word_of(argument.id).endswith(word_of(name))
+                is_own = passed == due if passed and due else is_own
+                other = variables.get(due, "") if due else spelt.get(word_of(name), "")
+                instead[argument] = "" if is_own or other == argument.id else other
             if text := instead.get(argument, ""):
                 at = file.line_of(argument, kernel)
                 found.append(LintFinding(where_of(at, kernel, _PASSED, text), due, passed))
@@ -203,11 +208,9 @@ def passed_amiss(
 
 
 def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str]:
-    """Strides of one tensor that are passed along other axes than most tensors', each with what stands in its place."""
-    by_axis, texts = (
-        defaultdict[str, Counter[str]](Counter),
-        dict[tuple[str, str], list[ast.expr]](),
-    )
+    """Strides of a tensor that are passed for one another, as most are not; with what is due."""
+    by_axis = defaultdict[str, Counter[str]](Counter)
+    texts = dict[tuple[str, str], list[ast.expr]]()
     for name, argument in given:
         if (owner := owner_of(argument)) and (axis := _axis_word(name)):
             by_axis[axis][ast.unparse(argument).removeprefix(owner.id)] += 1
@@ -216,11 +219,10 @@ def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str
     for (owner_name, axis), (argument, *more) in texts.items():
         (usual, most), *others = by_axis[axis].most_common()
         own, due = ast.unparse(argument), f"{owner_name}{usual}"
-        if not more and own != due and most > sum(count for _, count in others):
-            found[argument] = due
-            for _, other in given:
-                if ast.unparse(other) == due:
-                    found[other] = own
+        others_of_it = [other for _, other in given if ast.unparse(other) == due]
+        is_usual = most > sum(count for _, count in others)
+        if not more and own != due and is_usual and others_of_it:
+            found |= {argument: due, others_of_it[0]: own}
     return found
 
 

@@ -1,6 +1,7 @@
 """The `gradprobe` command for tests: in this process, in a process of its own, and on a terminal."""
 
 import inspect
+import json
 import os
 import pty
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -37,6 +39,12 @@ def run(words: str, **environment: str) -> EndedProgram:
     result = CliRunner(**_APART).invoke(app, words, prog_name="gradprobe", env=environment)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return EndedProgram(result.exit_code, result.stdout, result.stderr)
+
+
+def checked(words: str) -> tuple[int, Any]:
+    """The exit code of a check in this process, and its report."""
+    ran = run(f"check {words} --json -")
+    return ran.code, json.loads(ran.out)
 
 
 def _environment(changes: dict[str, str]) -> dict[str, str]:

@@ -1,8 +1,6 @@
-import json
-
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import checked
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -50,9 +48,8 @@ def test_a_tuner_that_is_derived_from_tritons_runs_the_first_that_fits_and_times
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.py").write_text(WRITTEN + OF_ANOTHER_TUNER)
-    ran = run(f"check tuned.py:right {SMALL} --json -")
-    report = json.loads(ran.out)
-    assert (ran.code, report["verdict"]) == (0, "match")
+    code, report = checked(f"tuned.py:right {SMALL}")
+    assert (code, report["verdict"]) == (0, "match")
     assert any(
         "it ran with the first configuration that fits: " in note for note in report["notes"]
     )

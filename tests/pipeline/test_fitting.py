@@ -1,10 +1,8 @@
 """What a target takes is found out where the case did not fix it, told, and never against what was given."""
 
-import json
-
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import checked, run
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
@@ -76,11 +74,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "forms.py").write_text(WRITTEN)
     return tmp_path
-
-
-def checked(words):
-    ran = run(f"check {words} --json -")
-    return ran.code, json.loads(ran.out)
 
 
 @sampled(

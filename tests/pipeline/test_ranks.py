@@ -1,8 +1,6 @@
-import json
-
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import checked, run
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -43,11 +41,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def checked(words):
-    ran = run(f"check {words} {SMALL} --json -")
-    return ran.code, json.loads(ran.out)
-
-
 @pytest.mark.parametrize("words", [
     "mask_of_heads --mask random --mask-axes hmn --mask-rank 3",
     "padding_of_2 --mask padding --mask-rank 2",
@@ -55,7 +48,7 @@ def checked(words):
     "bias_read_as_3 --bias --bias-rank 3",
 ])  # fmt: skip
 def test_a_target_is_given_the_rank_that_is_asked_for(words):
-    code, report = checked(f"ranks.py:{words}")
+    code, report = checked(f"ranks.py:{words} {SMALL}")
     assert (code, report["verdict"]) == (0, "match")
     status = {row["name"]: row["status"] for row in report["runs"][0]["intermediates"]}
     assert (status.get("dBias", "not exposed") != "not exposed") == ("--bias" in words)

@@ -154,3 +154,25 @@ def test_what_is_not_masked_gets_the_test_that_hides_its_scores(statement, mende
     text = in_kernel(f"{scores}\n{statement}")
     first = texts_of(text, line_of(text, statement), wanted=("where(",), most=3)
     assert any(mended in each for each in first)
+
+
+HOST = """
+def launch(q, k, o, scale, causal):
+    B, H, N = q.shape[:3]
+    lse = torch.empty((B, H, N), dtype=torch.float32)
+    fwd[(triton.cdiv(N, 64), B * H)](q, k, o, lse, scale, CAUSAL=causal)
+
+@triton.jit
+def fwd(q, k, o, lse, scale, CAUSAL: tl.constexpr):
+    pass
+"""
+OF_HOSTS = [
+    ("float32", "float16"), ("B * H)]", "B)]"), ("(triton.cdiv(N, 64), B * H)", "(B * H, triton.cdiv(N, 64))"),
+    ("lse, scale, C", "lse, 1.0, C"), ("=causal", "=not causal"), ("q, k, o, lse, s", "q, o, k, lse, s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong"), OF_HOSTS)
+def test_what_a_launch_is_given_is_among_the_first_of_its_line(right, wrong):
+    found = texts_of(HOST.replace(right, wrong, 1), line_of(HOST, "fwd[("))
+    assert bare(HOST) in map(bare, found)

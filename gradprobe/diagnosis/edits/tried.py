@@ -40,8 +40,8 @@ _AXES = {"batch": "b", "head": "h", "dim": "d"}
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
-# And those of launches, each of which takes as long as many others.
-_LAUNCHED = 1.0
+# And those of launches, of which each takes as long as many others, unless a part of a result is left out.
+_LAUNCHED, _LEFT_OUT = 3.0, ("unwritten", "unstored")
 _FAULT = "an edit could not be tried, by a fault of gradprobe: {}"
 
 
@@ -146,7 +146,9 @@ def faults_of(
         if (file := read(kernel.file)) is not None:
             late = len(found) * _NEXT + unnamed
             found.append(FileFaults(file, (Fault(kernel.line),), late=late))
-    return [*amiss, *found, *_launched(experiment, kernels, read)]
+    is_left_out = any(diagnosis.kind in _LEFT_OUT for diagnosis in diagnoses[:1])
+    late = 0.0 if is_left_out else _LAUNCHED
+    return [*amiss, *found, *_launched(experiment, kernels, read, late)]
 
 
 def _passed_amiss(
@@ -168,8 +170,8 @@ def _launched(
     experiment: Experiment,
     kernels: Sequence[LoadedSource],
     read: Callable[[str], KernelFile | None],
+    late: float,
 ) -> Iterator[FileFaults]:
-    """What launches of all kernels are given."""
     lines = dict[KernelFile, set[int]]()
     for kernel in kernels:
         for name in (kernel.file, experiment.target.source.file):
@@ -177,7 +179,7 @@ def _launched(
                 calls = lines.setdefault(file, set())
                 calls.update(call.lineno for call, _ in file.callers_of(kernel.name))
     for file, several in lines.items():
-        yield FileFaults(file, list(map(Fault, sorted(several))), late=_LAUNCHED)
+        yield FileFaults(file, list(map(Fault, sorted(several))), late=late)
 
 
 def _returned_in_turn(diagnosis: Diagnosis, host: KernelFile) -> Iterator[FileFaults]:

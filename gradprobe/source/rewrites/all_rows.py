@@ -359,7 +359,7 @@ ROWS: tuple[Row, ...] = (
         rules("exp(*_) -> .exp2; exp2(*_) -> .exp; log(*_) -> .log2; log2(*_) -> .log"), again=0.7),
     Row("passed-otherwise", undoes=(
         grammar.exchanged, grammar.size_added, grammar.scale_passed,
-        *rules("0.2: not _a -> _a; 0.4: torch.float16 -> torch.float32; 0.4: torch.bfloat16 -> torch.float32")),
+        *rules("-2: not _a -> _a; -2: torch.float16 -> torch.float32; -2: torch.bfloat16 -> torch.float32")),
         of_hosts=True),
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
         rules("trans(_a, *_) -> _a; _a.trans() -> _a; _a.T -> _a"),

@@ -164,7 +164,7 @@ _OPEN = (ast.Slice, ast.Starred)
 
 
 def exchanged(at: Spot) -> Undone:
-    """Neighbours that are passed, launched along, or returned, in each other's place."""
+    """Neighbours."""
     for node in at.nodes if not at.is_on_device else ():
         several = list[ast.expr]()
         match node:
@@ -181,13 +181,12 @@ def exchanged(at: Spot) -> Undone:
 
 
 def size_added(at: Spot) -> Undone:
-    """To the number of programs along an axis."""
+    """To a grid."""
     sizes = _sizes(at.function) if not at.is_on_device else []
     for node in inside(at.root, ast.Tuple) if sizes else ():
-        for number, size in enumerate(sizes):
-            for part in node.elts if not inside(node, *_OPEN) else ():
-                if size not in at.file.text_of(part):
-                    yield at.put(0.5 + 0.1 * number, part, "_it * _new", size)
+        for part in filter(lambda each: at.file.text_of(each) in sizes, node.elts):
+            for number, size in enumerate(sizes):
+                yield at.put(0.1 * number - 0.5, part, "_it * _new", size)
 
 
 @lru_cache(maxsize=256)
@@ -206,13 +205,13 @@ def _read_sizes(host: ast.FunctionDef) -> Iterator[ast.Subscript]:
 
 
 def scale_passed(at: Spot) -> Undone:
-    """Where a launch passes a number."""
+    """For a number."""
     several = inside(at.root, ast.Call) if not at.is_on_device else []
     for call in several:
         for value in (*call.args, *keywords(call).values()):
             if isinstance(value, ast.Constant) and isinstance(value.value, float):
                 for scale in _scales_of(at.function):
-                    yield at.put(0.4, value, "_new", scale)
+                    yield at.put(-2.0, value, "_new", scale)
 
 
 @lru_cache(maxsize=256)

@@ -1,10 +1,8 @@
 """Tensor descriptors, made in a kernel or by its wrapper: their accesses are watched, and their strides tried."""
 
-import json
-
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import checked
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -65,8 +63,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["device", "host"])
 def test_a_right_kernel_matches_where_rows_are_aligned_and_refuses_where_they_are_not(way):
     layouts = "--runs contiguous --runs distinct-unit --runs offset"
-    ran = run(f"check described.py:{way} {SMALL} {layouts} --json -")
-    report = json.loads(ran.out)
-    assert (ran.code, report["verdict"]) == (0, "match")
+    code, report = checked(f"described.py:{way} {SMALL} {layouts}")
+    assert (code, report["verdict"]) == (0, "match")
     assert [one["verdict"] for one in report["runs"]][:2] == ["match", "match"]
     assert "base must be 16-byte aligned" in report["runs"][2]["skipped"]
