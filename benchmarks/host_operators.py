@@ -1,6 +1,6 @@
 """Operators that plant faults in host code: in what a launch passes, in its grid, in buffers, and in what comes back.
 
-`gradprobe mutate` plants faults in kernels; `strangers.py --places hosts` takes these as well.
+`gradprobe mutate` plants faults in kernels; `strangers.py --hosts` plants these instead.
 """
 
 import ast
@@ -131,11 +131,10 @@ def _rows(file: KernelFile) -> Iterator[list[ast.Name]]:
         yield _tensors(_passed(call))
     for host in file.hosts:
         for each in inside(host, ast.Return, ast.Assign):
-            is_kept = isinstance(each, ast.Assign) and "saved_tensors" in file.text_of(
-                each.value
-            )
-            row = each.targets[0] if is_kept else getattr(each, "value", None)
-            if isinstance(row, ast.Tuple) and (is_kept or isinstance(each, ast.Return)):
+            row = each.value
+            if isinstance(each, ast.Assign):
+                row = each.targets[0] if "saved_tensors" in file.text_of(each.value) else None
+            if isinstance(row, ast.Tuple):
                 yield _tensors(row.elts)
 
 

@@ -122,6 +122,10 @@ class Trial:
 
 
 def main() -> None:
+    from host_operators import OPERATORS as HOST_OPERATORS
+
+    from gradprobe.commands.mutants import OPERATORS
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--faults", type=int, default=25, help="faults of each kernel (25)")
@@ -135,11 +139,10 @@ def main() -> None:
     given = parser.parse_args()
     found: list[Trial] = []
     out = given.json.resolve() if given.json else None
+    operators = HOST_OPERATORS if given.hosts else OPERATORS
     for folder in sorted(path.parent.resolve() for path in given.folder.glob("*/words")):
         if folder.name.startswith(given.only):
-            here = trials_of(
-                folder, given.faults, given.seed, given.workers, is_host=given.hosts
-            )
+            here = trials_of(folder, given.faults, given.seed, given.workers, operators)
             found += here
             print("\n".join([table(folder.name, here), *missed(here)]), flush=True)
             if out:
@@ -196,12 +199,10 @@ def missed(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def trials_of(
-    folder: Path, faults: int, seed: int, workers: int, *, is_host: bool = False
+    folder: Path, faults: int, seed: int, workers: int, operators: Mapping[str, Any]
 ) -> list[Trial]:
     """The faults of one kernel, each checked and judged."""
-    from host_operators import OPERATORS as HOST_OPERATORS
-
-    from gradprobe.commands.mutants import OPERATORS, mutants_of, read_file, sampled
+    from gradprobe.commands.mutants import mutants_of, read_file, sampled
 
     words = shlex.split((folder / "words").read_text())
     named = folder / "kernels"
@@ -212,9 +213,7 @@ def trials_of(
         else read_file(folder / path, function)
     )
     name = str(file.path.relative_to(folder))
-    mutants = sampled(
-        mutants_of(file, HOST_OPERATORS if is_host else OPERATORS), DRAWN * faults, seed
-    )
+    mutants = sampled(mutants_of(file, operators), DRAWN * faults, seed)
     random.Random(seed).shuffle(mutants)
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)

@@ -10,7 +10,6 @@ import os
 import random
 import shlex
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -36,6 +35,7 @@ from ..render.notation import CAUTION
 from ..render.rows import folded, headed
 from ..source.kernel_file import Change, KernelFile
 from ..source.rewrites.all_rows import OPERATORS
+from ..source.rewrites.candidates import as_parsed
 from ..source.syntax import Edit, edited
 from .suite.plan import DESCRIBER, TargetSignature
 
@@ -85,11 +85,8 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     ours, theirs = file.lines, edited(file.text, change.edits).split("\n")
     function = next(file.above(change.node, ast.FunctionDef))
     lines = [at for at, pair in enumerate(zip(ours, theirs, strict=False)) if len({*pair}) > 1]
-    if len(ours) != len(theirs) or len(lines) != 1:
-        return None
-    try:
-        ast.parse(textwrap.dedent("\n".join(theirs[function.lineno - 1 : function.end_lineno])))
-    except SyntaxError:
+    is_one_line = len(ours) == len(theirs) and len(lines) == 1
+    if not is_one_line or as_parsed(file, change.edits) is None:
         return None
     (at,), name = lines, file.path.name
     old, new, line = ours[at].rstrip(), theirs[at].rstrip(), at + 1
@@ -101,7 +98,7 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
 def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
     """A number of mutants in the order of the file. Classes take turns, and so do the operators of a class."""
     draw, by_class = random.Random(seed), list[list[Mutant]]()
-    for name in CLASSES:
+    for name in dict.fromkeys([*CLASSES, *(mutant.fault_class for mutant in mutants)]):
         those = [mutant for mutant in mutants if mutant.fault_class == name]
         by_operator: dict[str, list[Mutant]] = {}
         for mutant in draw.sample(those, len(those)):

@@ -184,7 +184,7 @@ def passed_of_others(
 def passed_amiss(
     path: str, kernel: str, owners: ArgumentOwners, host: str = ""
 ) -> list[LintFinding]:
-    """Where a launch passes another tensor or axis than its parameter is called after."""
+    """Where a launch passes another tensor or axis than the parameter says."""
     file, found = python_file(host or path), list[LintFinding]()
     names = _parameters_in(path, kernel)
     for call, caller in file.callers_of(kernel):
@@ -208,21 +208,23 @@ def passed_amiss(
 
 
 def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str]:
-    """Strides of a tensor that are passed for one another, as most are not; with what is due."""
+    """Strides that are passed for one another, as most are not; with what is due."""
     by_axis = defaultdict[str, Counter[str]](Counter)
     texts = dict[tuple[str, str], list[ast.expr]]()
     for name, argument in given:
-        if (owner := owner_of(argument)) and (axis := _axis_word(name)):
+        owner, axis = owner_of(argument), _axis_word(name)
+        if owner and axis:
             by_axis[axis][ast.unparse(argument).removeprefix(owner.id)] += 1
             texts.setdefault((owner.id, axis), []).append(argument)
     found = dict[ast.expr, str]()
     for (owner_name, axis), (argument, *more) in texts.items():
         (usual, most), *others = by_axis[axis].most_common()
         own, due = ast.unparse(argument), f"{owner_name}{usual}"
-        others_of_it = [other for _, other in given if ast.unparse(other) == due]
-        is_usual = most > sum(count for _, count in others)
-        if not more and own != due and is_usual and others_of_it:
-            found |= {argument: due, others_of_it[0]: own}
+        is_alone = not more and own != due
+        is_unusual = is_alone and most > sum(count for _, count in others)
+        for _, other in given if is_unusual else ():
+            if ast.unparse(other) == due:
+                found |= {argument: due, other: own}
     return found
 
 

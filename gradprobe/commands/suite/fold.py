@@ -43,7 +43,12 @@ _OPTIONS = (
 def folded_by_cause(
     reports: Sequence[Report], closer: Report | None = None
 ) -> tuple[FailureGroup, ...]:
-    """The mismatches first. A cause that a `closer` look at one names is that of all that were like it before."""
+    """One group for each cause: the mismatches first, each kind in the order of the checks.
+
+    Two failures have one cause where the same fault is named at the same line; where none is named, where the same
+    intermediate is wrong first; and of errors, where the same happened at the same place. A cause that a `closer` look
+    at one names is that of all that were like it before.
+    """
     counted = sorted(filterfalse(attrgetter("is_warning"), reports), key=attrgetter("number"))
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in counted:

@@ -4,6 +4,7 @@ import ast
 import re
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,7 @@ _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
 _NEXT, _UNNAMED = 0.5, 3.0
 # And those of launches, of which each takes as long as many others, unless a part of a result is left out.
 _LAUNCHED, _LEFT_OUT = 3.0, ("unwritten", "unstored")
+Read = Callable[[str], KernelFile | None]
 _FAULT = "an edit could not be tried, by a fault of gradprobe: {}"
 
 
@@ -128,7 +130,7 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """What launches pass amiss, then the best diagnosis, then kernels named like what is wrong."""
+    """First what launches pass amiss, then the best diagnosis; at last all launches."""
     read, found, amiss = cache(_read), list[FileFaults](), list[FileFaults]()
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
     for kernel in kernels:
@@ -146,40 +148,40 @@ def faults_of(
         if (file := read(kernel.file)) is not None:
             late = len(found) * _NEXT + unnamed
             found.append(FileFaults(file, (Fault(kernel.line),), late=late))
-    is_left_out = any(diagnosis.kind in _LEFT_OUT for diagnosis in diagnoses[:1])
-    late = 0.0 if is_left_out else _LAUNCHED
+    late = _LAUNCHED
+    if diagnoses and diagnoses[0].kind in _LEFT_OUT:
+        late = 0.0
     return [*amiss, *found, *_launched(experiment, kernels, read, late)]
 
 
 def _passed_amiss(
-    experiment: Experiment, kernel: LoadedSource, read: Callable[[str], KernelFile | None]
+    experiment: Experiment, kernel: LoadedSource, read: Read
 ) -> Iterator[FileFaults]:
     """All that its launches pass amiss is one edit."""
     owners = experiment.owners.get(kernel.name, {})
-    is_readable = read(kernel.file) is not None
-    for host in {kernel.file: None, experiment.target.source.file: None}:
-        file = read(host)
-        if file is not None and is_readable:
-            amiss = passed_amiss(kernel.file, kernel.name, owners, host)
-            printed = _printed(file, [finding.where for finding in amiss])
-            if printed:
-                yield FileFaults(file, (), printed=printed)
+    for host in _hosts(experiment, kernel, read):
+        amiss = passed_amiss(kernel.file, kernel.name, owners, host.file)
+        printed = _printed(host, [finding.where for finding in amiss])
+        if printed:
+            yield FileFaults(host, (), printed=printed)
 
 
 def _launched(
-    experiment: Experiment,
-    kernels: Sequence[LoadedSource],
-    read: Callable[[str], KernelFile | None],
-    late: float,
+    experiment: Experiment, kernels: Sequence[LoadedSource], read: Read, late: float
 ) -> Iterator[FileFaults]:
-    lines = dict[KernelFile, set[int]]()
+    lines = defaultdict[KernelFile, set[int]](set)
     for kernel in kernels:
-        for name in (kernel.file, experiment.target.source.file):
-            if (file := read(name)) is not None:
-                calls = lines.setdefault(file, set())
-                calls.update(call.lineno for call, _ in file.callers_of(kernel.name))
-    for file, several in lines.items():
-        yield FileFaults(file, list(map(Fault, sorted(several))), late=late)
+        for host in _hosts(experiment, kernel, read):
+            for call, _ in host.callers_of(kernel.name):
+                lines[host].add(call.lineno)
+    for host, several in lines.items():
+        yield FileFaults(host, list(map(Fault, sorted(several))), late=late)
+
+
+def _hosts(experiment: Experiment, kernel: LoadedSource, read: Read) -> list[KernelFile]:
+    """What may launch it, where it can be read."""
+    names = dict.fromkeys((kernel.file, experiment.target.source.file))
+    return list(filter(None, map(read, names))) if read(kernel.file) else []
 
 
 def _returned_in_turn(diagnosis: Diagnosis, host: KernelFile) -> Iterator[FileFaults]:

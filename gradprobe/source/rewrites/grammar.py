@@ -146,15 +146,21 @@ def delta_taken(at: Spot) -> Undone:
 
 
 def constant_changed(at: Spot) -> Undone:
+    """In host code any number may stand for a scale."""
+    known, rank = at.scope, 1.0
+    if not at.is_on_device:
+        known, rank = [*known, *map(ast.unparse, inside(at.function, ast.Attribute))], -2.0
     for node in inside(at.root, ast.Constant):
         value, others = node.value, list[tuple[float, str]]()
         if type(value) is int:
             others = [(2.5, str(value + 1)), (2.5, str(value - 1))][: 1 + (value > 0)]
-        elif value in (0.0, 1.0) and isinstance(value, float):
-            others = [(2.0, _INFINITE), (2.0, "0.0" if value else "1.0")]
-            others += [(1.0, factor) for factor in scales(at.scope)] if value else []
-        for rank, text in others:
-            yield at.put(rank, node, "_new", text)
+        elif isinstance(value, float):
+            if value in (0.0, 1.0):
+                others = [(2.0, _INFINITE), (2.0, "0.0" if value else "1.0")]
+            if value == 1.0 or not at.is_on_device:
+                others += [(rank, factor) for factor in dict.fromkeys(scales(known))]
+        for cost, text in others:
+            yield at.put(cost, node, "_new", text)
 
 
 # --- launches
@@ -164,7 +170,7 @@ _OPEN = (ast.Slice, ast.Starred)
 
 
 def exchanged(at: Spot) -> Undone:
-    """Neighbours."""
+    """Neighbours that are passed or returned."""
     for node in at.nodes if not at.is_on_device else ():
         several = list[ast.expr]()
         match node:
@@ -181,7 +187,7 @@ def exchanged(at: Spot) -> Undone:
 
 
 def size_added(at: Spot) -> Undone:
-    """To a grid."""
+    """To a number of programs."""
     sizes = _sizes(at.function) if not at.is_on_device else []
     for node in inside(at.root, ast.Tuple) if sizes else ():
         for part in filter(lambda each: at.file.text_of(each) in sizes, node.elts):
@@ -202,26 +208,6 @@ def _read_sizes(host: ast.FunctionDef) -> Iterator[ast.Subscript]:
     for read in inside(host, ast.Subscript):
         if last_name(read.value) == "shape":
             yield read
-
-
-def scale_passed(at: Spot) -> Undone:
-    """For a number."""
-    several = inside(at.root, ast.Call) if not at.is_on_device else []
-    for call in several:
-        for value in (*call.args, *keywords(call).values()):
-            if isinstance(value, ast.Constant) and isinstance(value.value, float):
-                for scale in _scales_of(at.function):
-                    yield at.put(-2.0, value, "_new", scale)
-
-
-@lru_cache(maxsize=256)
-def _scales_of(host: ast.FunctionDef) -> list[str]:
-    read = [
-        *parameters(host),
-        *bound_in(*host.body),
-        *map(ast.unparse, inside(host, ast.Attribute)),
-    ]
-    return [*dict.fromkeys(scales(read))]
 
 
 # --- masks
