@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .parameter_names import stride_of, word_of
-from .syntax import Edit, SourceLine, called, inside, keywords, last_name
+from .syntax import Edit, SourceLine, called, inside, keywords, last_name, names_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,19 @@ class KernelFile:
             host = next(self.above(call, ast.FunctionDef), None)
             if host is not None and host.name != name:
                 yield call, host
+
+    @cached_property
+    def in_grids(self) -> set[ast.AST]:
+        """Every node of what launches are given as their number of programs."""
+        slices, found = list[ast.AST](), set[ast.AST]()
+        for call in inside(self.tree, ast.Call):
+            if isinstance(call.func, ast.Subscript):
+                slices.append(call.func.slice)
+        named = set[str]().union(*map(names_in, slices))
+        for made in inside(self.tree, ast.Assign):
+            if last_name(made.targets[0]) in named:
+                slices.append(made.value)
+        return found.union(*map(ast.walk, slices))
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         first = self.offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]

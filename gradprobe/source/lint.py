@@ -1,26 +1,25 @@
 """Pointers of Triton kernels that advance by a stride named after another tensor."""
 
 import ast
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import filterfalse
 from types import MappingProxyType
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import CauseLine
+from .host_code import ArgumentOwners
 from .kernel_file import by_parameter, python_file
-from .parameter_names import axis_of, is_stride, stride_of, tensor_of, word_of, words_of
+from .parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
 from .pointers import Advance, read_kernel
-from .syntax import SourceLine, names_in, owner_of, parameters
+from .syntax import SourceLine, owner_of, parameters
 from .triton_source import Function
 
 FOREIGN = "foreign"
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
 _A_WAY = 2
 _PASSED = "passed here"
-# By parameter, the tensors that it may point to, with "", or along which axis it may be their stride.
-ArgumentOwners = Mapping[str, Collection[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -181,69 +180,11 @@ def passed_of_others(
     return _along(axes, found)
 
 
-def passed_amiss(
-    path: str, kernel: str, owners: ArgumentOwners, host: str = ""
-) -> list[LintFinding]:
-    """Where a launch passes another tensor or axis than the parameter says."""
-    file, found = python_file(host or path), list[LintFinding]()
-    names = _parameters_in(path, kernel)
-    for call, caller in file.callers_of(kernel):
-        variables, spelt = dict[str, str](), dict[str, str]()
-        for variable in sorted(names_in(caller)):
-            variables.setdefault(tensor_of(variable), variable)
-            spelt.setdefault(word_of(variable), variable)
-        given = list(by_parameter(call, names))
-        instead = _exchanged_axes(given)
-        for name, argument in given:
-            due, passed = tensor_of(name), _tensor_among(owners.get(name, ()))
-            if isinstance(argument, ast.Name):
-                is_own = word_of(argument.id).endswith(word_of(name))
-                is_own = passed == due if passed and due else is_own
-                other = variables.get(due, "") if due else spelt.get(word_of(name), "")
-                instead[argument] = "" if is_own or other == argument.id else other
-            if text := instead.get(argument, ""):
-                at = file.line_of(argument, kernel)
-                found.append(LintFinding(where_of(at, kernel, _PASSED, text), due, passed))
-    return found
-
-
-def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str]:
-    """Strides that are passed for one another, as most are not; with what is due."""
-    by_axis = defaultdict[str, Counter[str]](Counter)
-    texts = dict[tuple[str, str], list[ast.expr]]()
-    for name, argument in given:
-        owner, axis = owner_of(argument), _axis_word(name)
-        if owner and axis:
-            by_axis[axis][ast.unparse(argument).removeprefix(owner.id)] += 1
-            texts.setdefault((owner.id, axis), []).append(argument)
-    found = dict[ast.expr, str]()
-    for (owner_name, axis), (argument, *more) in texts.items():
-        (usual, most), *others = by_axis[axis].most_common()
-        own, due = ast.unparse(argument), f"{owner_name}{usual}"
-        is_alone = not more and own != due
-        is_unusual = is_alone and most > sum(count for _, count in others)
-        for _, other in given if is_unusual else ():
-            if ast.unparse(other) == due:
-                found |= {argument: due, other: own}
-    return found
-
-
-def _axis_word(stride: str) -> str:
-    """ "dh" of stride_q_dh, "h" of stride_qh; "" if unsaid."""
-    *_, last = parts = stride.lower().split("_")
-    return last if parts[2:] else axis_of(stride)
-
-
 def _parameters_in(path: str, kernel: str) -> list[str]:
     for function in python_file(path).functions:
         if function.name == kernel:
             return parameters(function)
     return []
-
-
-def _tensor_among(owners: Collection[tuple[str, str]]) -> str:
-    tensor, axis = next(iter(owners)) if len(owners) == 1 else ("", "")
-    return "" if axis else tensor
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:

@@ -1,7 +1,7 @@
 import pytest
 
 from gradprobe.commands.kernel_reading import CLEAN, PARTLY
-from gradprobe.source.lint import passed_amiss, passed_of_others
+from gradprobe.source.lint import passed_of_others
 from tests.source.lint_written import SOURCE, reading
 
 
@@ -110,17 +110,3 @@ def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
     (finding,) = passed_of_others(kernels, "touch_kernel", "do", host=str(host))
     fix = "in the launch: q.stride() -> do.stride()"
     assert (finding.where.file, finding.fix) == (str(host), fix)
-
-
-@pytest.mark.parametrize(("passed", "places"), [
-    ("q, k, do, q.stride(0), q.stride(1), k.stride(1), k.stride(0), do.stride(0), do.stride(1)",
-     [("k.stride(1)", "k.stride(0)"), ("k.stride(0)", "k.stride(1)")]),
-    ("do, k, q, q.stride(0), q.stride(1), k.stride(0), k.stride(1), do.stride(0), do.stride(1)",
-     [("do", "q"), ("q", "do")]),
-])  # fmt: skip
-def test_what_a_launch_passes_in_anothers_place_is_told_by_names(tmp_path, passed, places):
-    path = tmp_path / "mine.py"
-    of = "q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_kh, stride_km, stride_doh, stride_dom"
-    path.write_text(f"def f({of}):\n    pass\n\ndef launch(q, k, do):\n    f[(1,)]({passed})\n")
-    found = passed_amiss(str(path), "f", {})
-    assert [(marked(each), each.where.instead) for each in found] == places

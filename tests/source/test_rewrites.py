@@ -167,7 +167,7 @@ def fwd(q, k, o, lse, scale, CAUSAL: tl.constexpr):
     pass
 """
 OF_HOSTS = [
-    ("float32", "float16"), ("B * H)]", "B)]"), ("(triton.cdiv(N, 64), B * H)", "(B * H, triton.cdiv(N, 64))"),
+    ("B * H)]", "B)]"), ("(triton.cdiv(N, 64), B * H)", "(B * H, triton.cdiv(N, 64))"),
     ("lse, scale, C", "lse, 1.0, C"), ("=causal", "=not causal"), ("q, k, o, lse, s", "q, o, k, lse, s"),
 ]  # fmt: skip
 

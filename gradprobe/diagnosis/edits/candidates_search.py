@@ -30,10 +30,11 @@ _AT_ONCE, _SIFTED = 2, 8
 # Seconds of a processor for one run of one edit, which may never end.
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
-# How many more are tried once one passes in some cases alone, which may be all that the kernel takes.
-_OF_ONE, _AFTER_PART = 1 << 13, 8
-# The cost of what is tried at once.
-_NOW = -math.inf
+# How many more are tried once one passes in some cases alone, which may be all that the kernel takes; and how many are
+# tried again in a larger case where nothing helps in a small one.
+_OF_ONE, _AFTER_PART, _AGAIN = 1 << 13, 8, 8
+# The cost of what is tried at once: what a cause or a name says.
+NOW = -math.inf
 # (cost, candidate) in turn; None before those behind it are made.
 Source = Iterator[tuple[float, Candidate | None]]
 
@@ -75,7 +76,7 @@ class Search:
         self._numbers, self._modules_of = count(), cache(holding)
         self._laid = [run.layout for run in self._plain]
         self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
-        self._asked = set[tuple[Path, Edits]]()
+        self._asked = dict[tuple[Path, Edits], Candidate]()
         # Those in which the target is wrong, from the quickest on, with what comes there.
         self._cases: Iterator[tuple[Trial, EditResult]] = iter(())
         self._quick: QuickTrials | None = None
@@ -85,11 +86,21 @@ class Search:
         self._cases = self._showing(Candidate(self._files[0], (), 0.0))
         for each in faults if self._enlarge() else ():
             self._put(self._candidates(each))
-        while self._queue and self._left > 0 and not self._is_over:
-            self._try(self._promising())
+        self._go_on()
+        if not (self._found.passed or self._found.closest or self._is_over) and self._enlarge():
+            # The smaller case may be wrong in any case: the likeliest again in the next.
+            again = list(islice(self._asked.values(), _AGAIN))
+            self._queue, self._asked = [], {}
+            self._left = float(_weight(self._trial) * len(again))
+            self._put(iter([(each.cost, each) for each in again]))
+            self._go_on()
         self._close()
         self._found.is_late = time.monotonic() > self._until
         return self._found
+
+    def _go_on(self) -> None:
+        while self._queue and self._left > 0 and not self._is_over:
+            self._try(self._promising())
 
     @property
     def _is_over(self) -> bool:
@@ -111,7 +122,7 @@ class Search:
     def _candidates(self, of: FileFaults) -> Source:
         """None: no edit, and those behind it are made."""
         if of.printed:
-            yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
+            yield NOW, Candidate(of.file, of.printed, NOW, is_wanted=True)
         yield of.late - SOONEST, None
         from ...source.rewrites.candidates import candidates_of  # few checks try a rule
 
@@ -134,11 +145,11 @@ class Search:
             if candidate is None:
                 continue
             asked = candidate.file.path, candidate.edits
-            if asked in self._asked and cost != _NOW:
+            if asked in self._asked and cost != NOW:
                 continue
-            self._asked.add(asked)
-            (promising if is_first or cost == _NOW else waiting).append(candidate)
-            if promising and (cost == _NOW or candidate.is_wanted):
+            self._asked[asked] = candidate
+            (promising if is_first or cost == NOW else waiting).append(candidate)
+            if promising and (cost == NOW or candidate.is_wanted):
                 break  # nothing is begun beside it
         return [*promising, *self._sifted(waiting)]
 
@@ -164,7 +175,7 @@ class Search:
             self._left -= _weight(trial)
             if result is not None and self._trial is not trial:
                 if result.matches:  # in what was too small meanwhile
-                    self._put(iter([(_NOW, candidate)]))
+                    self._put(iter([(NOW, candidate)]))
             elif result is not None and (result.matches or self._is_closer(result)):
                 self._confirm(candidate, result)
             if self._is_over:
@@ -191,7 +202,7 @@ class Search:
             self._found.closest = candidate, result, self._before
         elif other is not None and wrong.layout == failing.layout:
             if self._enlarge():  # the case was too small
-                self._put(iter([(_NOW, candidate)]))
+                self._put(iter([(NOW, candidate)]))
         elif other and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
             self._found.closest = candidate, result, result_of(failing)
 
@@ -219,12 +230,18 @@ class Search:
             (result,) = self._all(candidate, [trial])
             if result is not None and result.matches:
                 return [*self._laid, f"a fresh draw (seed {case.seed}, {rows})"], doubts
-            # A length that ends inside a tile may not be taken; nor another, where the target is as wrong without it.
-            is_doubt = number > 0 and result and self._judge.is_untaken(candidate, trial, result)
+            # A length that ends inside a tile may not be taken; nor another, where what is wrong is so without it.
+            is_doubt = number > 0 and result and self._is_doubt(candidate, trial, result)
             doubts += [rows] if is_doubt else []
             if result is None or (number and result.names and not is_doubt):
                 break
         return [], doubts
+
+    def _is_doubt(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
+        """Not taken, or one result comes right and another does not."""
+        before = self._judge.unedited(candidate, trial)
+        is_mended = before is not None and result.mends_of(before)
+        return is_mended or self._judge.is_untaken(candidate, trial, result)
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
         found = list[EditResult | None]()

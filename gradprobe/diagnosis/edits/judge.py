@@ -51,9 +51,12 @@ class EditResult:
     def is_better_than(self, other: EditResult) -> bool:
         """A result, or most of its elements, has come right and nothing wrong."""
         here, there, is_less = Counter(self.wrong), Counter(other.wrong), self.harm < other.harm
-        if other.names:
+        if other.names and (self.harm or not is_less):
             is_less = here <= there and 2 * here.total() <= there.total()
-        return self.is_no_worse_than(other) and (self.names < other.names or is_less)
+        return self.mends_of(other) or (self.is_no_worse_than(other) and is_less)
+
+    def mends_of(self, other: EditResult) -> bool:
+        return self.is_no_worse_than(other) and self.names < other.names
 
     def is_no_worse_than(self, other: EditResult) -> bool:
         return not self.failure and self.harm <= other.harm and self.names <= other.names
@@ -201,12 +204,12 @@ class Judge:
                     break
                 judged.right.append(trial.title)
                 judged.reached |= result.reached
-                before = self._unedited(judged.candidate, trial) if result.of_dead_rows else None
+                before = self.unedited(judged.candidate, trial) if result.of_dead_rows else None
                 if before is not None and before.of_dead_rows != result.of_dead_rows:
                     judged.doubts.append(_DEAD_ROWS)
 
     def _is_kept(self, judged: JudgedEdit, trial: Trial, result: EditResult | None) -> bool:
-        before = self._unedited(judged.candidate, trial)
+        before = self.unedited(judged.candidate, trial)
         if before is None:  # it came to no end, or crashed: nothing is known of the case
             judged.not_run.append(trial.title)
             return result is None
@@ -222,12 +225,12 @@ class Judge:
 
     def is_untaken(self, candidate: Candidate, trial: Trial, result: EditResult) -> bool:
         """Whether what is right in the check is as wrong in a case with an edit as without."""
-        before = self._unedited(candidate, trial) or EditResult()
+        before = self.unedited(candidate, trial) or EditResult()
         # Where nothing is finite nothing says so.
         was, now, names = before.errors, result.errors, before.names - self._spoilt
         return any(0 < was.get(name, 0.0) == now.get(name) for name in names)
 
-    def _unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
+    def unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
         if trial not in self._before:
             (self._before[trial],) = self._run(candidate.undone, [trial])
         return self._before[trial]

@@ -1,6 +1,5 @@
 """Diagnoses with the tried edit: a diff, and what matches with it."""
 
-import ast
 import re
 import tempfile
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,15 @@ from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
+from ...source.host_code import narrow_buffers, out_of_turn, passed_amiss
 from ...source.kernel_file import KernelFile
-from ...source.lint import passed_amiss
-from ...source.parameter_names import tensor_of
 from ...source.rewrites.candidate import Fault
-from ...source.syntax import Edit, Edits, inside
+from ...source.syntax import Edit, Edits
 from ...targets.naming import LoadedSource
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
-from .candidates_search import FileFaults, Search, SearchResult
+from .candidates_search import NOW, FileFaults, Search, SearchResult
 from .judge import JudgedEdit
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
@@ -124,7 +123,8 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
         words += len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1)
     doubts, not_run, size = len(passed.doubts), len(passed.not_run), sum(map(len, changes))
     shortest = len(changes), max(words, 0), passed.candidate.cost, size
-    return not passed.is_certain, doubts, not_run, *shortest
+    is_guessed = passed.candidate.cost > NOW
+    return not passed.is_certain, doubts, not_run, is_guessed, *shortest
 
 
 def faults_of(
@@ -133,16 +133,18 @@ def faults_of(
     """First what launches pass amiss, then the best diagnosis; at last all launches."""
     read, found, amiss = cache(_read), list[FileFaults](), list[FileFaults]()
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
+    hosts = dict[KernelFile, None]()
     for kernel in kernels:
         amiss += _passed_amiss(experiment, kernel, read)
+        hosts |= dict.fromkeys(_hosts(experiment, kernel, read))
+    for host in hosts:
+        for printed in (*out_of_turn(host), *narrow_buffers(host)):
+            amiss.append(FileFaults(host, (), printed=printed))
     for diagnosis in diagnoses:
         for name in dict.fromkeys(where.file for where in diagnosis.where):
             if (file := read(name)) is not None and file.kernels:
                 found.append(_of_diagnosis(diagnosis, file, len(found) * _NEXT))
     unnamed = _UNNAMED if found else 0.0
-    if (host := read(experiment.target.source.file)) is not None:
-        for diagnosis in diagnoses:
-            amiss += _returned_in_turn(diagnosis, host)
     named = [each for each in kernels if any(map(partial(is_named_after, each.name), wrong))]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
@@ -157,12 +159,15 @@ def faults_of(
 def _passed_amiss(
     experiment: Experiment, kernel: LoadedSource, read: Read
 ) -> Iterator[FileFaults]:
-    """All that its launches pass amiss is one edit."""
-    owners = experiment.owners.get(kernel.name, {})
+    """All that its launches pass amiss is one edit; then each of several tensors alone."""
+    owners, own = experiment.owners.get(kernel.name, {}), read(kernel.file)
+    functions = own.functions if own is not None else []
     for host in _hosts(experiment, kernel, read):
-        amiss = passed_amiss(kernel.file, kernel.name, owners, host.file)
-        printed = _printed(host, [finding.where for finding in amiss])
-        if printed:
+        several = list[Edits]()
+        for function in functions:
+            if function.name == kernel.name:
+                several += passed_amiss(host, function, owners)
+        for printed in dict.fromkeys([tuple(chain(*several)), *several]):
             yield FileFaults(host, (), printed=printed)
 
 
@@ -182,17 +187,6 @@ def _hosts(experiment: Experiment, kernel: LoadedSource, read: Read) -> list[Ker
     """What may launch it, where it can be read."""
     names = dict.fromkeys((kernel.file, experiment.target.source.file))
     return list(filter(None, map(read, names))) if read(kernel.file) else []
-
-
-def _returned_in_turn(diagnosis: Diagnosis, host: KernelFile) -> Iterator[FileFaults]:
-    """Of "swap/dK-dV" the returns of both, each in the other's place."""
-    kind, _, pair = diagnosis.fault.lower().partition("/")
-    for returned in inside(host.tree, ast.Return) if kind == "swap" else ():
-        named = {tensor_of(each.id): each for each in inside(returned, ast.Name)}
-        first, second = map(named.get, pair.split("-"))
-        if first and second:
-            printed = host.replaced(first, second.id), host.replaced(second, first.id)
-            yield FileFaults(host, (), printed=printed)
 
 
 def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, late: float) -> FileFaults:

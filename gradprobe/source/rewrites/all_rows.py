@@ -264,6 +264,12 @@ def is_in_no_shape(at: Spot, found: Holes) -> bool:
     return is_known and _SHAPES.isdisjoint(map(called, at.file.above(found["_it"])))
 
 
+def is_passed(at: Spot, found: Holes) -> bool:
+    """To a launch."""
+    above = [found["_it"], *at.file.above(found["_it"])]
+    return any(isinstance(getattr(each, "func", None), ast.Subscript) for each in above)
+
+
 def is_no_address(at: Spot, found: Holes) -> bool:
     return not has_strides(at.statement)
 
@@ -358,10 +364,7 @@ ROWS: tuple[Row, ...] = (
     Row("other-base", "{old} stands for {new}: the other base", "A",
         rules("exp(*_) -> .exp2; exp2(*_) -> .exp; log(*_) -> .log2; log2(*_) -> .log"), again=0.7),
     Row("passed-otherwise", undoes=(
-        grammar.exchanged, grammar.size_added, *rules("""
-        -2: not _a -> _a; -2: torch.float16 -> torch.float32;
-        -2: torch.bfloat16 -> torch.float32
-        """)), of_hosts=True),
+        grammar.exchanged, grammar.size_added, *rules("-2: not _a -> _a", is_passed)), of_hosts=True),
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
         rules("trans(_a, *_) -> _a; _a.trans() -> _a; _a.T -> _a"),
         rules("1.2: dot(_a, *_) -> tl.trans(_a) in _a; 1.2: dot(_a, _b, *_) -> tl.trans(_b) in _b"), again=2.0),

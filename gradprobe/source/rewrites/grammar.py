@@ -165,6 +165,12 @@ def constant_changed(at: Spot) -> Undone:
 
 # --- launches
 
+# Numbers of programs are few, and tried early.
+_OF_GRID = -1.5
+_HEADS, _DIM = (
+    re.compile(r"head|^H|\[1\]", re.IGNORECASE),
+    re.compile(r"dim|^D$|\[(-1|3)\]", re.IGNORECASE),
+)
 # What holds these is an index, or no list that could be exchanged.
 _OPEN = (ast.Slice, ast.Starred)
 
@@ -183,25 +189,31 @@ def exchanged(at: Spot) -> Undone:
             texts = list(map(at.file.text_of, (first, second)))
             if texts[0] != texts[1]:
                 edits = at.file.replaced(first, texts[1]), at.file.replaced(second, texts[0])
-                yield 0.6 + isinstance(node, ast.Call), edits
+                rank = _OF_GRID if node in at.file.in_grids else 0.6
+                yield rank + isinstance(node, ast.Call), edits
 
 
 def size_added(at: Spot) -> Undone:
     """To a number of programs."""
     sizes = _sizes(at.function) if not at.is_on_device else []
-    for node in inside(at.root, ast.Tuple) if sizes else ():
+    for node in filter(at.file.in_grids.__contains__, inside(at.root, ast.Tuple)):
         for part in filter(lambda each: at.file.text_of(each) in sizes, node.elts):
             for number, size in enumerate(sizes):
-                yield at.put(0.1 * number - 0.5, part, "_it * _new", size)
+                yield at.put(_OF_GRID + 0.1 * number, part, "_it * _new", size)
 
 
 @lru_cache(maxsize=256)
 def _sizes(host: ast.FunctionDef) -> list[str]:
+    """Heads first, and no head dim."""
     found = list[str]()
     for made in inside(host, ast.Assign):
         if "shape" in map(last_name, ast.walk(made.value)):
             found += bound_in(made)
-    return found + [*dict.fromkeys(map(ast.unparse, _read_sizes(host)))]
+    found += map(ast.unparse, _read_sizes(host))
+    heads, others = list[str](), list[str]()
+    for size in dict.fromkeys(filterfalse(_DIM.search, found)):
+        (heads if _HEADS.search(size) else others).append(size)
+    return heads + others
 
 
 def _read_sizes(host: ast.FunctionDef) -> Iterator[ast.Subscript]:
