@@ -1,6 +1,7 @@
 """What host code passes, unpacks, returns or allocates in the place of what is due, by names."""
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -22,7 +23,7 @@ from .syntax import (
 # By parameter, the tensors that it may point to, with "", or along which axis it may be their stride.
 ArgumentOwners = Mapping[str, Collection[tuple[str, str]]]
 # Most kernels take strides as they lie: as much as so many tensors say.
-_AS_THEY_LIE = 2
+_AS_THEY_LIE, _NUMBERED = 2, re.compile(r"\.stride\(\d\)")
 _OF_ROWS = in_kernels("LSE", "delta")
 _SHORT = ("float16", "bfloat16", "half")
 
@@ -78,15 +79,17 @@ def _exchanged_axes(given: Sequence[tuple[str, ast.expr]]) -> dict[ast.expr, str
         dict[tuple[str, str], list[ast.expr]](),
     )
     for owner_name, several in by_owner.items():
-        lying = [f".stride({place})" for place in range(len(several))]
         passed = [ast.unparse(argument).removeprefix(owner_name) for _, argument in several]
-        for at, (name, argument) in enumerate(several):
-            places = [lying[at]] if sorted(passed) == lying else []
-            for place in places:
-                by_axis[place].setdefault(place, _AS_THEY_LIE)
-            for axis in filter(None, (*places, _axis_word(name))):
-                by_axis[axis][passed[at]] += 1
-                if passed[at] != lying[at]:
+        lying, has_numbers = sorted(passed), all(map(_NUMBERED.fullmatch, passed))
+        for (name, argument), own, due in zip(several, passed, lying, strict=True):
+            axes = [_axis_word(name)]
+            if has_numbers and len({*passed}) == len(passed):
+                axes.append(due)
+                by_axis[due].setdefault(due, _AS_THEY_LIE)
+            for axis in filter(None, axes):
+                is_said = len(axis) > 1 and axis in own.removeprefix(".stride")
+                by_axis[axis][own] += 1 + _AS_THEY_LIE * is_said
+                if not (has_numbers and own == due):
                     texts.setdefault((owner_name, axis), []).append(argument)
     found = dict[ast.expr, str]()
     for (owner_name, axis), (argument, *more) in texts.items():

@@ -135,9 +135,9 @@ class KernelFile:
     def _calls(self) -> dict[str, list[ast.Call]]:
         found = dict[str, list[ast.Call]]()
         for call in inside(self.tree, ast.Call):
-            base = call.func.value if isinstance(call.func, ast.Subscript) else call.func
-            if isinstance(base, ast.Name):
-                found.setdefault(base.id, []).append(call)
+            match call.func:
+                case ast.Name(name) | ast.Subscript(ast.Name(name) | ast.Attribute(attr=name)):
+                    found.setdefault(name, []).append(call)
         return found
 
 

@@ -97,6 +97,24 @@ def holding(file: str) -> list[str]:
     return sorted(found)
 
 
+def files_holding(file: str) -> list[str]:
+    """That file first."""
+    places = (getattr(sys.modules[name], "__file__", None) for name in holding(file))
+    return [*dict.fromkeys([file, *filter(None, places)])]
+
+
+def forget(names: Iterable[str]) -> None:
+    """They are imported anew, also from their packages, and may name their operators again."""
+    for name in names:
+        module = sys.modules.pop(name, None)
+        package, _, own = name.rpartition(".")
+        if getattr(sys.modules.get(package), own, None) is module is not None:
+            delattr(sys.modules[package], own)
+        for value in [*vars(module).values()] if module is not None else ():
+            if type(value).__module__ == "torch.library" and hasattr(value, "_destroy"):
+                value._destroy()
+
+
 def shadows(module: str, file: Path) -> tuple[str, ...]:
     (*packages, name), found = module.split("."), dict[str, None]()
     for folder in dict.fromkeys(each or os.getcwd() for each in ("", *sys.path)):

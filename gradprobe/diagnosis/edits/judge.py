@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
 from ...source.syntax import lines_of
 from ...targets.find import find_target
+from ...targets.naming import forget
 from ..cases import TAILS, WHOLE, Trial, further, others
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
@@ -90,8 +90,7 @@ class EditedTarget:
     def begun(self, trial: Trial) -> Experiment:
         """Its target imported anew; Refusal where nothing can be laid apart."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
-        for name in self.modules:
-            sys.modules.pop(name, None)
+        forget(self.modules)
         of = self.experiment
         target = find_target(of.target.name, of.target.family)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)

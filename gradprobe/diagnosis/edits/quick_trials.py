@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ...frontends.triton.interpreter import launch_replay
@@ -88,7 +89,8 @@ def _serve(
         if record.run.measured is None:
             return
         ran = launches[: len(record.executions[0].outcome.calls)]
-        with Replay().opened() as replay:
+        # What a target allocates in that mode is changed in it alone.
+        with Replay().opened() as replay, torch.inference_mode():
             base = _codes(target, target.candidate.file, target.candidate.edits)
             recorded = _RecordedCase(replay, ran, record.run, base or {})
             while True:

@@ -27,7 +27,7 @@ from ...source.host_code import narrow_buffers, out_of_turn, passed_amiss
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidate import Fault
 from ...source.syntax import Edit, Edits
-from ...targets.naming import LoadedSource
+from ...targets.naming import LoadedSource, files_holding
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
@@ -185,7 +185,7 @@ def _launched(
 
 def _hosts(experiment: Experiment, kernel: LoadedSource, read: Read) -> list[KernelFile]:
     """What may launch it, where it can be read."""
-    names = dict.fromkeys((kernel.file, experiment.target.source.file))
+    names = dict.fromkeys((*files_holding(kernel.file), experiment.target.source.file))
     return list(filter(None, map(read, names))) if read(kernel.file) else []
 
 
