@@ -147,7 +147,7 @@ def _folded(
     lines = lines_of(words, room, initial_indent=first, subsequent_indent=indent)
     if len(lines) > rows:
         prefix = indent if rows > 1 else first
-        last = lines_of(lines[rows - 1].strip(), room - len(prefix) - 4)[0]
+        last = lines_of(lines[rows - 1].removeprefix(prefix).strip(), room - len(prefix) - 4)[0]
         lines[rows - 1 :] = [f"{prefix}{last} ..."]
     return [Text(line, style) for line in lines]
 

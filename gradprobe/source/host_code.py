@@ -123,6 +123,15 @@ def out_of_turn(host: KernelFile) -> Iterator[Edits]:
             yield from _in_turn(host, returned.value, due)
 
 
+def returned_in_turn(host: KernelFile, pair: Sequence[str]) -> Iterator[Edits]:
+    """Both of a pair, such as dk and dv, each in the other's place."""
+    for returned in inside(host.tree, ast.Return):
+        named = {_meant(each.id): each for each in inside(returned, ast.Name)}
+        if named.keys() >= {*pair}:
+            first, second = map(named.__getitem__, pair)
+            yield host.replaced(first, second.id), host.replaced(second, first.id)
+
+
 def _in_turn(host: KernelFile, row: ast.expr | None, words: Iterable[str]) -> Iterator[Edits]:
     named, due, edits = dict[str, str](), list(words), list[Edit]()
     elements = row.elts if isinstance(row, ast.Tuple) else []

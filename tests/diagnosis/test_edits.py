@@ -17,7 +17,7 @@ from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Candidate
 from gradprobe.source.syntax import Edit
 from gradprobe.targets.find import find_target
-from gradprobe.targets.naming import holding
+from gradprobe.targets.naming import forget, holding
 from tests.cases import softmax_case
 from tests.probe import probe
 from tests.sampling import sampled
@@ -191,3 +191,21 @@ def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path
     find_target(f"{adapter}:delta", "softmax")
     held = holding(str(package / "kernels.py"))
     assert held == ["gradprobe_target_adapter", "registered_once.kernels"]
+
+
+def test_what_is_forgotten_is_imported_anew_from_its_package_and_names_its_operators_again(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "__init__.py").write_text("from . import part\n")
+    operator = 'library = Library("packed", "DEF")\nlibrary.define("f(Tensor x) -> Tensor")\n'
+    part = tmp_path / "packed" / "part.py"
+    part.write_text(f"from torch.library import Library\n{operator}")
+    monkeypatch.syspath_prepend(tmp_path)
+    from packed import part as first
+
+    forget(["packed.part"])
+    from packed import part as second
+
+    assert second is not first
+    forget(["packed", "packed.part"])

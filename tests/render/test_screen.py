@@ -9,6 +9,7 @@ from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, SurveySummary, TriedEdit
 from gradprobe.render.reasons import code_window
+from gradprobe.render.rows import headed
 from gradprobe.render.screen import rendered
 from gradprobe.render.terminal import Terminal
 from tests.cases import softmax_case
@@ -219,3 +220,9 @@ def test_of_a_survey_the_simplest_wrong_layout_is_shown_and_what_is_warned_of_is
     assert lines[1] == "          (lazy.py:f, do=blhd)"
     assert "  wrong rows: 0-4 (5 of 72); wrong in distinct and do=blhd" in lines
     assert not any("same bits" in line for line in lines)
+
+
+def test_what_is_cut_to_one_row_has_its_head_once():
+    (line,) = headed("AND ALSO", "", "as many words as fit " * 9, 80, 1)
+    assert (line.plain.count("AND ALSO"), line.plain[-4:]) == (1, " ...")
+    assert len(line.plain) <= 80

@@ -1,6 +1,11 @@
 import pytest
 
-from gradprobe.source.host_code import narrow_buffers, out_of_turn, passed_amiss
+from gradprobe.source.host_code import (
+    narrow_buffers,
+    out_of_turn,
+    passed_amiss,
+    returned_in_turn,
+)
 from gradprobe.source.kernel_file import KernelFile
 
 _OF = "q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_kh, stride_km, stride_doh, stride_dom"
@@ -50,3 +55,9 @@ def test_what_is_unpacked_returned_or_allocated_otherwise(changed, turned, narro
     file = KernelFile("mine.py", text)
     assert changes(file, out_of_turn(file)) == turned
     assert changes(file, narrow_buffers(file)) == narrow
+
+
+def test_a_pair_that_is_returned_is_exchanged():
+    file = KernelFile("mine.py", "def backward(do):\n    return dq, dv, dk\n")
+    found = changes(file, returned_in_turn(file, ("dk", "dv")))
+    assert found == [[("dk", "dv"), ("dv", "dk")]]

@@ -23,7 +23,7 @@ from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
-from ...source.host_code import narrow_buffers, out_of_turn, passed_amiss
+from ...source.host_code import narrow_buffers, out_of_turn, passed_amiss, returned_in_turn
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidate import Fault
 from ...source.syntax import Edit, Edits
@@ -138,7 +138,11 @@ def faults_of(
         amiss += _passed_amiss(experiment, kernel, read)
         hosts |= dict.fromkeys(_hosts(experiment, kernel, read))
     for host in hosts:
-        for printed in (*out_of_turn(host), *narrow_buffers(host)):
+        several = [*out_of_turn(host), *narrow_buffers(host)]
+        for diagnosis in diagnoses:
+            kind, _, pair = diagnosis.fault.lower().partition("/")
+            several += returned_in_turn(host, pair.split("-")) if kind == "swap" else ()
+        for printed in dict.fromkeys(several):
             amiss.append(FileFaults(host, (), printed=printed))
     for diagnosis in diagnoses:
         for name in dict.fromkeys(where.file for where in diagnosis.where):

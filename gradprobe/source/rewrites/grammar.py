@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
-from itertools import filterfalse, islice, pairwise
+from itertools import combinations, filterfalse, islice, pairwise
 
 from ..kernel_file import KernelFile
 from ..parameter_names import (
@@ -158,7 +158,10 @@ def constant_changed(at: Spot) -> Undone:
             if value in (0.0, 1.0):
                 others = [(2.0, _INFINITE), (2.0, "0.0" if value else "1.0")]
             if value == 1.0 or not at.is_on_device:
-                others += [(rank, factor) for factor in dict.fromkeys(scales(known))]
+                factors = [*dict.fromkeys(scales(known))]
+                both = [] if at.is_on_device else combinations(factors[:_FEW], 2)
+                others += [(rank, factor) for factor in factors]
+                others += [(rank + 1.0, " * ".join(pair)) for pair in both]
         for cost, text in others:
             yield at.put(cost, node, "_new", text)
 
