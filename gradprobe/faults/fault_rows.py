@@ -243,7 +243,7 @@ wrong *
 each axis at end = rows i n_rows, keys j n_keys
 tile/{first}-last-{axis} | {first} leaves out the {axis} beyond the last whole tile of {n}
   sees = valid & ({at} < {end} // {n} * {n})
-accumulation/{first} | {first} keeps the last tile of {n} {axis} alone: it is overwritten
+accumulation/{first} | {first} has the last tile of {n} {axis} alone: others are overwritten, or not visited
   sees = valid & ({at} >= ({end} - 1) // {n} * {n})
 tile/{first}-last-{axis} | {first} leaves out the last tile of {n} {axis}
   sees = valid & ({at} < ({end} - 1) // {n} * {n})
@@ -259,7 +259,7 @@ tile/{first}-last-keys | {first} ends with the keys that the first row of each t
   sees = valid & (j // {n} <= (of_row(end_key, {m}, 0) - 1) // {n})
 tile/{first}-last-keys | {first} ends one tile of {n} keys before the last that each tile of {m} rows sees
   sees = valid & (j // {n} * {n} < of_row(end_key, {m}, {m} - 1) - {n})
-accumulation/{first} | {first} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten
+accumulation/{first} | {first} has the last tile of {n} keys that each tile of {m} rows sees: others are lost
   sees = valid & (j // {n} == (of_row(end_key, {m}, {m} - 1) - 1) // {n})
 """
 

@@ -115,6 +115,10 @@ STATEMENTS = {
         "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
         "    dk += tl.load(q_ptr)\ndk *= scale",
     ),
+    "a factor that grows in a loop": (
+        "for i in range(n):\n    scale *= 1.44\n    s = tl.load(q_ptr) * scale", "scale *=",
+        "    pass\n    s = tl.load(q_ptr) * (scale * 1.44)",
+    ),
     "a term of an index and a stride that nothing reads": (
         "b = tl.program_id(0)\nh = tl.program_id(1)\nstride_h = n * 16\nstride_b = stride_h * n\noffset = h * stride_h",
         "offset =", "offset = h * stride_h + b * stride_b",

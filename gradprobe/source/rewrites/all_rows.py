@@ -318,7 +318,7 @@ _ROUND = "_a = (_value := ROUNDED(*_)) -> _value.to(tl.bfloat16).to(tl.float32) 
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", undoes=(
-        grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved)),
+        grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved, grammar.grown)),
     Row("another-stride", fault="S1", plants=(another_stride,), undoes=(grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
         (other_owner,), planted_in="hosts"),

@@ -28,9 +28,10 @@ from ..syntax import (
     keywords,
     last_name,
     names_in,
+    ordered_names,
     parameters,
 )
-from .patterns import FAMILIES, TOKEN, Spot, Undone, is_delta, parsed
+from .patterns import FAMILIES, TOKEN, Spot, Undone, is_delta, parsed, replaced
 
 # How much later each further name is tried in the place of one; and a tile for a pointer, or the reverse.
 _NEXT, _OTHER_KIND = 0.2, 1.5
@@ -325,6 +326,26 @@ def moved(at: Spot) -> Undone:
         if isinstance(around, ast.For) and block[1:] and at.statement is block[-1]:
             start, end = file.span(block[-2])[1], file.span(at.statement)[1]
             yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{own}"),)
+
+
+def grown(at: Spot) -> Undone:
+    """What each turn of a loop multiplies again is multiplied where it is used."""
+    match at.statement:
+        case ast.AugAssign(ast.Name(name), ast.Mult(), value):
+            pass
+        case _:
+            return
+    above = list(at.file.above(at.statement))
+    uses = list[ast.Name]()
+    for block in blocks(above[0]) if any(isinstance(each, ast.For) for each in above) else ():
+        behind = block[block.index(at.statement) + 1 :] if at.statement in block else []
+        for statement in behind:
+            uses += filter(lambda use: use.id == name, ordered_names(statement, ast.Load))
+    if uses:
+        edits = [at.file.replaced(at.statement, "pass")]
+        for use in uses:
+            edits.append(replaced(at.file, use, "_it * _by", {"_it": use, "_by": value}))
+        yield 0.5, tuple(edits)
 
 
 def of_siblings(at: Spot) -> Undone:
