@@ -110,7 +110,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("edits", "diagnosis/edits/tried", (
-        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach",
+        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach", "source/host_names",
         *(f"source/rewrites/{name}" for name in (
             "__init__", "all_rows", "candidate", "candidates", "grammar", "patterns",
         )),

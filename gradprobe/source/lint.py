@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import CauseLine
-from .host_code import ArgumentOwners
+from .host_names import ArgumentOwners
 from .kernel_file import by_parameter, python_file
 from .parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
 from .pointers import Advance, read_kernel

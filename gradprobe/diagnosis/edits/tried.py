@@ -23,7 +23,7 @@ from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
-from ...source.host_code import narrow_buffers, out_of_turn, passed_amiss, returned_in_turn
+from ...source.host_names import narrow_buffers, out_of_turn, passed_amiss, returned_in_turn
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidate import Fault
 from ...source.syntax import Edit, Edits

@@ -1,6 +1,6 @@
 import pytest
 
-from gradprobe.source.host_code import (
+from gradprobe.source.host_names import (
     narrow_buffers,
     out_of_turn,
     passed_amiss,
