@@ -9,7 +9,7 @@ from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
 from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit
 from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance, Client
-from gradprobe.model.report import passing_edit, patched
+from gradprobe.model.report import Diagnosis, passing_edit, patched
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
@@ -172,6 +172,17 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert replace(before, wrong=wrong).is_better_than(before) is is_better
     assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "harm", "words"),
+    [(2, 2, "fewer elements are wrong"), (3, 0, "memory comes to less harm with it")],
+)
+def test_what_came_closest_is_told_with_what_is_better(wrong, harm, words):
+    before, result = EditResult({"O": 3}, 2), EditResult({"O": wrong}, harm)
+    found = SearchResult(closest=(candidate(("a\n", "b\n")), result, before))
+    (cause,) = _placed((Diagnosis("value/O", "A", "it is wrong", 1.0),), found, 0.0)
+    assert cause.edit.words == f"{words}; O still wrong"
 
 
 def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path, monkeypatch):

@@ -110,7 +110,8 @@ def _of_none(found: SearchResult) -> dict[str, Any]:
         return {"words": f"none of {plural(found.tried, 'edit')} brings a result right"}
     candidate, result, before = found.closest
     right, wrong = sorted(before.names - result.names), sorted(result.names)
-    words = "fewer elements are wrong"
+    is_fewer = sum(result.wrong.values()) < sum(before.wrong.values())
+    words = "fewer elements are wrong" if is_fewer else "memory comes to less harm with it"
     if right:
         words = f"{listed(right)} {'match' if right[1:] else 'matches'} with it"
     words += f"; {listed(wrong)} still wrong" if wrong else ""
