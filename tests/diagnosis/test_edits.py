@@ -9,7 +9,7 @@ from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
 from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit
 from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance, Client
-from gradprobe.model.report import Diagnosis, passing_edit, patched
+from gradprobe.model.report import CauseLine, Diagnosis, passing_edit, patched
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
@@ -220,3 +220,13 @@ def test_what_is_forgotten_is_imported_anew_from_its_package_and_names_its_opera
 
     assert second is not first
     forget(["packed", "packed.part"])
+
+
+def test_the_cause_whose_line_the_edit_changes_comes_first():
+    where = (CauseLine("f.py", 3, "x = a"),)
+    race = Diagnosis("race/dQ", "RACE", "it is written twice", 1.0)
+    grid = Diagnosis("grid/f", "M2", "too few programs", 1.0, where=where, also=True)
+    found = SearchResult([passing(candidate(("a\n", "b\n")))])
+    first, second = _placed((race, grid), found, 0.0)
+    assert (first.fault, first.also, first.edit.matches) == ("grid/f", False, True)
+    assert (second.fault, second.also, second.edit) == ("race/dQ", True, None)

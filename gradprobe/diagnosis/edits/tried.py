@@ -94,8 +94,12 @@ def _placed(
         return cause, *diagnoses
     cause = next((each for each in named if changed.keys() & _places(each).keys()), named[0])
     where = tuple((changed | _places(cause)).values())
-    with_edit = structs.replace(cause, edit=edit, where=where)
-    return tuple(with_edit if each is cause else each for each in diagnoses)
+    # What is mended is the cause; what stood before it followed from it.
+    ordered = [structs.replace(cause, edit=edit, where=where, also=False)]
+    for at, each in enumerate(diagnoses):
+        if each is not cause:
+            ordered.append(structs.replace(each, also=each.also or at == 0))
+    return tuple(ordered)
 
 
 def _places(cause: Diagnosis) -> dict[tuple[str, int], CauseLine]:
