@@ -29,11 +29,11 @@ def interpreted():
     prepare_backend("auto")
 
 
-def trials_in(folder, faults, layout="distinct"):
+def trials_in(folder, faults, layout="distinct", text=EXAMPLE):
     from gradprobe.diagnosis.edits.quick_trials import QuickTrials  # imports Triton
 
-    experiment = experiment_on(folder, EXAMPLE)
-    file = KernelFile(f"{folder}/delta.py", EXAMPLE)
+    experiment = experiment_on(folder, text)
+    file = KernelFile(f"{folder}/delta.py", text)
     target = EditedTarget(experiment, Candidate(file, (), 0.0), file.path, [])
     trial = Trial(experiment.case, (("all", layout),))
     return QuickTrials(target, trial, [file], faults), file
@@ -77,3 +77,14 @@ def test_what_goes_wrong_in_gradprobe_itself_comes_to_light(tmp_path, monkeypatc
     assert quick.ask(file, (), time.monotonic() + 60)() is None
     quick.close()
     assert list(faults) == ["ZeroDivisionError: division by zero"]
+
+
+def test_a_target_in_inference_mode_is_replayed_too(tmp_path):
+    text, faults = EXAMPLE.replace("def delta(", "@torch.inference_mode()\ndef delta("), {}
+    quick, file = trials_in(tmp_path, faults, text=text)
+    old, new, is_better = EDITS["the one that mends it"]
+    at = text.index(old)
+    answer = quick.ask(file, (Edit(at, at + len(old), new),), time.monotonic() + 60)()
+    quick.close()
+    assert answer is not None
+    assert (answer[0], faults) == (is_better, {})

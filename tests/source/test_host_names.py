@@ -35,8 +35,10 @@ def changes(file, found):
     ("q, k, do, q.stride(1), q.stride(0), k.stride(1), k.stride(0), do.stride(1), do.stride(0)", []),
 ])  # fmt: skip
 def test_of_each_tensor_what_a_launch_passes_in_its_place(passed, places):
-    file = KernelFile("mine.py", LAUNCH.format(passed))
-    assert changes(file, passed_amiss(file, file.functions[0], {})) == places
+    text = LAUNCH.format(passed)
+    for written in (text, text.replace("f[", "Kernels.f[")):
+        file = KernelFile("mine.py", written)
+        assert changes(file, passed_amiss(file, file.functions[0], {})) == places
 
 
 @pytest.mark.parametrize(("changed", "turned", "narrow"), [

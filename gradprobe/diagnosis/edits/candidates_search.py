@@ -67,6 +67,7 @@ class Search:
         allowance: Allowance,
     ) -> None:
         self._experiment, self._folder, self._left = experiment, folder, float(allowance.count)
+        self._most = min(_AGAIN, allowance.count)
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
@@ -89,7 +90,7 @@ class Search:
         self._go_on()
         if not (self._found.passed or self._found.closest or self._is_over) and self._enlarge():
             # The smaller case may be wrong in any case: the likeliest again in the next.
-            again = list(islice(self._asked.values(), _AGAIN))
+            again = list(islice(self._asked.values(), self._most))
             self._queue, self._asked = [], {}
             self._left = float(_weight(self._trial) * len(again))
             self._put(iter([(each.cost, each) for each in again]))

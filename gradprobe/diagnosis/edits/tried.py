@@ -4,7 +4,7 @@ import re
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -138,11 +138,12 @@ def faults_of(
     """First what launches pass amiss, then the best diagnosis; at last all launches."""
     read, found, amiss = cache(_read), list[FileFaults](), list[FileFaults]()
     kernels = [each for each in getattr(experiment.first, "kernels", ()) if each.line]
-    hosts = dict[KernelFile, None]()
+    hosts = dict[LoadedSource, list[KernelFile]]()
     for kernel in kernels:
-        amiss += _passed_amiss(experiment, kernel, read)
-        hosts |= dict.fromkeys(_hosts(experiment, kernel, read))
-    for host in hosts:
+        hosts[kernel] = _hosts(experiment, kernel, read)
+        if (own := read(kernel.file)) is not None:
+            amiss += _passed_amiss(experiment, own, kernel.name, hosts[kernel])
+    for host in dict.fromkeys(chain(*hosts.values())):
         several = [*out_of_turn(host), *narrow_buffers(host)]
         for diagnosis in diagnoses:
             kind, _, pair = diagnosis.fault.lower().partition("/")
@@ -162,30 +163,29 @@ def faults_of(
     late = _LAUNCHED
     if diagnoses and diagnoses[0].kind in _LEFT_OUT:
         late = 0.0
-    return [*amiss, *found, *_launched(experiment, kernels, read, late)]
+    return [*amiss, *found, *_launched(hosts, late)]
 
 
 def _passed_amiss(
-    experiment: Experiment, kernel: LoadedSource, read: Read
+    experiment: Experiment, own: KernelFile, kernel: str, hosts: Sequence[KernelFile]
 ) -> Iterator[FileFaults]:
     """All that its launches pass amiss is one edit; then each of several tensors alone."""
-    owners, own = experiment.owners.get(kernel.name, {}), read(kernel.file)
-    functions = own.functions if own is not None else []
-    for host in _hosts(experiment, kernel, read):
+    owners = experiment.owners.get(kernel, {})
+    for host in hosts:
         several = list[Edits]()
-        for function in functions:
-            if function.name == kernel.name:
+        for function in own.functions:
+            if function.name == kernel:
                 several += passed_amiss(host, function, owners)
-        for printed in dict.fromkeys([tuple(chain(*several)), *several]):
+        for printed in dict.fromkeys([tuple(chain(*several)), *several] if several else ()):
             yield FileFaults(host, (), printed=printed)
 
 
 def _launched(
-    experiment: Experiment, kernels: Sequence[LoadedSource], read: Read, late: float
+    hosts: Mapping[LoadedSource, Sequence[KernelFile]], late: float
 ) -> Iterator[FileFaults]:
     lines = defaultdict[KernelFile, set[int]](set)
-    for kernel in kernels:
-        for host in _hosts(experiment, kernel, read):
+    for kernel, files in hosts.items():
+        for host in files:
             for call, _ in host.callers_of(kernel.name):
                 lines[host].add(call.lineno)
     for host, several in lines.items():

@@ -330,22 +330,19 @@ def moved(at: Spot) -> Undone:
 
 def grown(at: Spot) -> Undone:
     """What each turn of a loop multiplies again is multiplied where it is used."""
-    match at.statement:
-        case ast.AugAssign(ast.Name(name), ast.Mult(), value):
-            pass
-        case _:
-            return
-    above = list(at.file.above(at.statement))
-    uses = list[ast.Name]()
-    for block in blocks(above[0]) if any(isinstance(each, ast.For) for each in above) else ():
-        behind = block[block.index(at.statement) + 1 :] if at.statement in block else []
-        for statement in behind:
-            uses += filter(lambda use: use.id == name, ordered_names(statement, ast.Load))
-    if uses:
-        edits = [at.file.replaced(at.statement, "pass")]
-        for use in uses:
-            edits.append(replaced(at.file, use, "_it * _by", {"_it": use, "_by": value}))
-        yield 0.5, tuple(edits)
+    statement, edits = at.statement, list[Edit]()
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Mult):
+        return
+    if next(at.file.above(statement, ast.For), None) is None:
+        return
+    for block in blocks(next(at.file.above(statement))):
+        for behind in block[block.index(statement) + 1 :] if statement in block else ():
+            for use in ordered_names(behind, ast.Load):
+                if [use.id] == bound_in(statement):
+                    holes = {"_it": use, "_by": statement.value}
+                    edits.append(replaced(at.file, use, "_it * _by", holes))
+    if edits:
+        yield 0.5, (at.file.replaced(statement, "pass"), *edits)
 
 
 def of_siblings(at: Spot) -> Undone:
