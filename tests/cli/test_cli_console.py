@@ -106,7 +106,8 @@ def test_ctrl_c_shows_what_was_measured_and_keeps_it_as_incomplete(folder):
     (folder / "slow.py").write_text(
         "import pathlib, time\nfrom soft import backward\ndef f(q, k, v, do, scale):\n"
         # What the first layout gave is on its way to the parent for a moment.
-        "    if not q.is_contiguous():\n        time.sleep(1)\n        pathlib.Path('begun').touch()\n        time.sleep(600)\n"
+        "    if not q.is_contiguous():\n        time.sleep(1)\n"
+        "        pathlib.Path('begun').touch()\n        time.sleep(600)\n"
         "    return backward(q, k, v, do, scale=scale)\n"
     )
     with start(f"check slow.py:f {SMALL} --json out.json") as process:
